@@ -1,0 +1,292 @@
+"""What exporters say of devices, of memory by process or pod, and of who holds what."""
+
+import fnmatch
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from chargeback.config import Metric, MetricLabels, Profile
+from chargeback.evidence.readings import (
+    Bools,
+    Floats,
+    Ints,
+    Slice,
+    cleaned,
+    concat,
+    label,
+)
+from chargeback.problems import Problems
+from chargeback.sources import Labels, Windows
+
+SCALE = {"bytes": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 2.0**10, "ratio": 1.0, "percent": 0.01}
+MEMORY_LIMIT_MIB = 2.0 * 2**20  # no card has 2 TiB; where its total is known, 4 times that is the limit (M3)
+ACTIVITY_LIMIT = 2.0
+MEMORY_ROLES = ("used", "free", "reserved", "total")
+
+
+@dataclass
+class Names:
+    """Codes for things as they are met; `all()` lists them in code order."""
+
+    _codes: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def code(self, *key: str) -> int:
+        return self._codes.setdefault(key, len(self._codes))
+
+    def all(self) -> list[tuple[str, ...]]:
+        return list(self._codes)
+
+
+@dataclass
+class Directory:
+    """Who is who in a partition: codes of nodes, devices (node, UUID, instance) and pods (namespace, name, uid)."""
+
+    known_nodes: Collection[str]
+    pod_nodes: dict[str, str]
+    system_pods: tuple[str, ...]
+    replica_label: str | None
+    nodes: Names = field(default_factory=Names)
+    devices: Names = field(default_factory=Names)
+    pods: Names = field(default_factory=Names)
+    about: Names = field(default_factory=Names)
+    homes: dict[str, str] = field(default_factory=dict)
+
+    def node_of(self, labels: Labels, names: tuple[str, ...]) -> str:
+        """The node that a series speaks of: of its labels the first that Kubernetes knows as a node, or as a pod
+        (the exporter's own) that has one; else the first that is a name at all.
+        """
+        values = [v for n in (*names, *(f"exported_{n}" for n in names)) if (v := labels.get(n)) and v != "localhost"]
+        for value in values:
+            if value in self.known_nodes:
+                return value
+        for value in (*values, labels.get("pod", "")):
+            if value in self.pod_nodes:
+                return self.pod_nodes[value]
+        return values[0] if values else ""
+
+    def is_system(self, namespace: str, pod: str) -> bool:
+        """Whether a pod matches `system_pods` (M6)."""
+        return any(fnmatch.fnmatchcase(f"{namespace}/{pod}", glob) for glob in self.system_pods)
+
+
+@dataclass(frozen=True)
+class Role:
+    """One metric of an exporter: its windows in MiB (or 0 to 1), and by series what it is about.
+
+    `pod` is -1 where a series names none, or only the exporter's own; `slot` likewise; `process` tells processes of
+    one pod apart; `about` is a (model, MIG profile); `rank` is a canonical order of the series.
+    """
+
+    found: Windows
+    metric: list[str]
+    scale: float
+    limit: Floats
+    node: Ints
+    device: Ints
+    pod: Ints
+    slot: Ints
+    process: Ints
+    replica: Ints
+    about: Ints
+    rank: Ints
+    names: tuple[str, ...]
+
+    def keep(self, rows: Bools) -> "Role":
+        """The same with some rows only."""
+        f = self.found
+        kept = replace(f, series=f.series[rows], window=f.window[rows], total=f.total[rows], count=f.count[rows])
+        return replace(self, found=kept)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An exporter's roles: `used`, `free`, `reserved`, `total`, `activity` and `process`, those that it has."""
+
+    profile: Profile
+    roles: dict[str, Role]
+
+
+def read(
+    cut: Slice, profile: Profile, present: set[str], book: Directory, totals: dict[int, float], problems: Problems
+) -> Reading:
+    """Reads what `profile` maps of the metrics `present`, blanks mended (M3); `totals` (MiB by device) grows."""
+    roles: dict[str, Role] = {}
+    device = profile.device_memory
+    if device:
+        for name in MEMORY_ROLES:
+            metric = getattr(device, name)
+            if metric and (
+                role := _role(cut, profile, metric, device.labels, present, book, MEMORY_LIMIT_MIB, None, problems)
+            ):
+                roles[name] = role
+        for metric in device.activity:
+            if "activity" not in roles and (
+                role := _role(cut, profile, metric, device.labels, present, book, ACTIVITY_LIMIT, None, problems)
+            ):
+                roles["activity"] = role
+        _learn_totals(roles, totals)
+        for name in MEMORY_ROLES:
+            if name in roles and _over(roles[name], totals):
+                metric = getattr(device, name)
+                again = _role(cut, profile, metric, device.labels, present, book, MEMORY_LIMIT_MIB, totals, problems)
+                assert again is not None
+                roles[name] = again
+    if profile.process_memory:
+        role = _role(
+            cut, profile, profile.process_memory, profile.process_memory.labels, present, book,
+            MEMORY_LIMIT_MIB, totals, problems,
+        )  # fmt: skip
+        if role:
+            roles["process"] = role
+    return Reading(profile, roles)
+
+
+def _over(role: Role, totals: dict[int, float]) -> bool:
+    limit = np.array([4 * totals.get(int(d), np.inf) for d in role.device])
+    return bool((role.found.high * role.scale > limit).any())
+
+
+def _learn_totals(roles: dict[str, Role], totals: dict[int, float]) -> None:
+    """Each device's memory in MiB: the median of `total`, else of used and of free together."""
+    sums: dict[int, float] = {}
+    for names in (("total",), ("used", "free")):
+        if not all(n in roles for n in names):
+            continue
+        for name in names:
+            role = roles[name]
+            if not role.found.series.size:
+                continue
+            mean = role.found.total / np.maximum(role.found.count, 1)
+            device = role.device[role.found.series]
+            order = np.lexsort((mean, device))
+            begins = np.flatnonzero(np.append(True, device[order][1:] != device[order][:-1]))
+            sizes = np.diff(np.append(begins, device.size))
+            for d, m in zip(device[order][begins], mean[order][begins + sizes // 2], strict=True):
+                sums[int(d)] = sums.get(int(d), 0.0) + float(m)
+        break
+    for d, total in sums.items():
+        if total > 0:
+            totals[d] = max(total, totals.get(d, 0.0))
+
+
+def _role(
+    cut: Slice, profile: Profile, metric: Metric, mapped: MetricLabels, present: set[str], book: Directory,
+    limit: float, totals: dict[int, float] | None, problems: Problems,
+) -> Role | None:  # fmt: skip
+    names = tuple(dict.fromkeys(n for field_ in mapped for n in field_[1]))
+    scale = SCALE[metric.unit]
+    parts, metrics = [], []
+    for name in metric.metric:
+        if name not in present:
+            continue
+        found = cut.source.windows(name, cut.start, cut.end, cut.window)
+        parts.append((name, found))
+        metrics += [name] * len(found.labels)
+    if not any(f.labels for _, f in parts):
+        return None
+    labels = [ls for _, f in parts for ls in f.labels]
+    node, device, pod, slot, process, replica, about = _subjects(
+        labels, mapped, book, mapped is not profile.process_labels
+    )
+    allowed = np.full(len(labels), limit)
+    if totals is not None:
+        allowed = np.minimum(allowed, [4 * totals.get(int(d), np.inf) for d in device])
+    mended, at = [], 0
+    for name, found in parts:
+        here = allowed[at : at + len(found.labels)] / scale
+        clean, dropped = cleaned(cut, name, found, here, names)
+        mended.append(clean)
+        for series, count in dropped.items():
+            where = device[at + series]
+            node_name, uuid, instance = book.devices.all()[where]
+            problems.add(
+                "blank-value",
+                f"{node_name}/{uuid}" + (f"/{instance}" if instance else ""),
+                f"{name}: values that mean 'not available' stand for the last good value of at most max_gap before",
+                count=count,
+            )
+        at += len(found.labels)
+    found = concat(mended)
+    found = replace(found, total=found.total * scale)
+    order = sorted(range(len(labels)), key=lambda i: (metrics[i], sorted(labels[i].items())))
+    rank = np.empty(len(labels), np.int64)
+    rank[order] = np.arange(len(labels))
+    return Role(found, metrics, scale, allowed, node, device, pod, slot, process, replica, about, rank, names)
+
+
+def _subjects(labels: list[Labels], mapped: MetricLabels, book: Directory, device_level: bool) -> tuple[Ints, ...]:
+    """By series: node, device, pod (-1 none), slot (-1 none), process, replica and (model, profile), as codes.
+
+    System pods hold nothing, so a device's row that names one names nobody; their processes stay theirs (M6).
+    """
+    own = {(ls.get("namespace", ""), ls["pod"]) for ls in labels if ls.get("exported_pod") and ls.get("pod")}
+    slots, processes, replicas = Names(), Names(), Names()
+    out = np.empty((7, len(labels)), np.int64)
+    for i, ls in enumerate(labels):
+        uuid = label(ls, mapped.gpu)
+        if uuid and not uuid.startswith(("GPU-", "MIG-")):
+            uuid = f"GPU-{uuid}"
+        node = book.node_of(ls, mapped.node)
+        if node not in book.known_nodes:
+            node = book.homes.get(uuid, node)
+        elif device_level:
+            book.homes.setdefault(uuid, node)
+        instance = label(ls, mapped.gpu_instance)
+        device = book.devices.code(node, uuid, instance)
+        profile = label(ls, mapped.mig_profile)
+        out[6, i] = book.about.code(label(ls, mapped.model), "" if profile == "<<<NULL>>>" else profile)
+        namespace, pod = label(ls, mapped.namespace), label(ls, mapped.pod)
+        bare = not pod or ((namespace, pod) in own and not ls.get("exported_pod"))
+        bare = bare or (device_level and book.is_system(namespace, pod))
+        uid, container = ("", "") if bare else (label(ls, mapped.pod_uid), label(ls, mapped.container))
+        slot = label(ls, mapped.slot)
+        out[0, i] = book.nodes.code(node)
+        out[1, i] = device
+        out[2, i] = -1 if bare else book.pods.code(namespace, pod, uid)
+        out[3, i] = slots.code(slot) if slot and not bare else -1
+        out[4, i] = processes.code(str(out[2, i]), container, label(ls, mapped.pid), slot, pod if bare else "")
+        out[5, i] = replicas.code(ls.get(book.replica_label, "") if book.replica_label else "")
+    return tuple(out)
+
+
+def read_one_replica(readings: list[Reading], book: Directory) -> tuple[list[Reading], bool]:
+    """M7: node by node and window by window, the replica with the most device samples; ties by name.
+
+    Where a node's devices are not reported, the one with the most process samples. Tells whether there was a choice.
+    """
+    if book.replica_label is None:
+        return readings, False
+    names = sorted(
+        {ls.get(book.replica_label, "") for r in readings for role in r.roles.values() for ls in role.found.labels}
+    )
+    replica: dict[int, Ints] = {}
+    tables = []
+    for reading in readings:
+        for name, role in reading.roles.items():
+            code = np.array([names.index(ls.get(book.replica_label, "")) for ls in role.found.labels], np.int64)
+            replica[id(role)] = code
+            f = role.found
+            weight = np.full(f.series.size, 1 if name == "process" else 0)
+            tables.append(np.stack([role.node[f.series], f.window, weight, code[f.series], f.count]))
+    if not tables:
+        return readings, False
+    rows = np.concatenate(tables, axis=1)
+    keys, inverse = np.unique(rows[:4], axis=1, return_inverse=True)
+    counts = np.bincount(inverse.ravel(), rows[4]).astype(np.int64)
+    order = np.lexsort((keys[3], -counts, keys[2], keys[1], keys[0]))
+    node, window, best = keys[0][order], keys[1][order], keys[3][order]
+    first = np.append(True, (node[1:] != node[:-1]) | (window[1:] != window[:-1]))
+    several = len(names) > 1 and bool((~first).any())
+    node, window, best = node[first], window[first], best[first]
+    span = int(window.max()) + 1
+    table = node * span + window
+    out = []
+    for reading in readings:
+        roles = {}
+        for name, role in reading.roles.items():
+            f = role.found
+            place = np.searchsorted(table, role.node[f.series] * span + f.window)
+            roles[name] = role.keep(best[place] == replica[id(role)][f.series])
+        out.append(Reading(reading.profile, roles))
+    return out, several
