@@ -4,7 +4,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +125,10 @@ def demo_(output: Path) -> None:
             file.write_text(text, encoding="utf-8")
     path = next(iter(texts))
     settings, origin = config.load(path)
-    job = pipeline.prepare(settings, origin, path.resolve().parent, clock(), progress)
+    job = pipeline.prepare(settings, origin, path.resolve().parent, demo.NOW, progress)
     chosen = parse_period(demo.PERIOD, settings.timezone, settings.window, job.now)
     source = demo.source()
-    pipeline.collect(replace(job, now=max(job.now, chosen.end + 10**8)), chosen, lambda _cluster, _config: source)
+    pipeline.collect(job, chosen, lambda _cluster, _config: source)
     _tell(*pipeline.report(job, chosen))
 
 

@@ -1,5 +1,6 @@
 """The configuration: one YAML file read into frozen models; what is wrong with it is said with the key's path."""
 
+import re
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -96,6 +97,18 @@ class ProcessMemory(Metric):
 
     labels: MetricLabels
 
+    @model_validator(mode="after")
+    def _usable(self) -> "ProcessMemory":
+        _check_mapping(self.labels, [self])
+        return self
+
+
+def _check_mapping(labels: MetricLabels, memory: list[Metric]) -> None:
+    if not labels.gpu or not labels.node:
+        raise ValueError("labels must name gpu and node: without them a row is of no known device")
+    if any(m.unit in ("ratio", "percent") for m in memory):
+        raise ValueError("memory has a unit of bytes, KiB, MiB or GiB")
+
 
 class DeviceMemory(Model):
     """A device's own memory and activity; what an exporter does not have is left out."""
@@ -108,6 +121,11 @@ class DeviceMemory(Model):
     labels: MetricLabels
     pod_rows: Literal["none", "copies"] = "none"
     """`copies`: rows by pod repeat the device's value, unless a row without a pod stands beside them (M2)."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> "DeviceMemory":
+        _check_mapping(self.labels, [m for m in (self.used, self.free, self.reserved, self.total) if m])
+        return self
 
 
 class Profile(Model):
@@ -163,6 +181,10 @@ class OwnershipRule(Model):
                 raise ValueError(f"split adds up to {sum(self.split.values())}, not to 100 (T2)")
             if any(v <= 0 for v in self.split.values()):
                 raise ValueError("split has a part that is not above 0")
+        if not all(name.strip() for name in (self.split or [self.team or ""])):
+            raise ValueError("names a team without a name")
+        if self.since and self.until and str(self.since) >= str(self.until):
+            raise ValueError("to is not after from")
         return self
 
 
@@ -172,6 +194,13 @@ class Ownership(Model):
     default: str = "unowned"
     platform: str = "platform"
     rules: tuple[OwnershipRule, ...] = ()
+
+    @field_validator("team_label", "default", "platform")
+    @classmethod
+    def _named(cls, name: str) -> str:
+        if not name.strip() or name != name.strip():
+            raise ValueError("may not be empty, nor begin or end with a blank")
+        return name
 
     @field_validator("order")
     @classmethod
@@ -255,6 +284,12 @@ class Config(Model):
             raise ValueError("window must divide 1 h (W1)")
         if self.max_gap <= 0:
             raise ValueError("max_gap must be above 0")
+        if not self.exporters:
+            raise ValueError("exporters names none; leave it out, or write auto")
+        if any(not name or name != name.strip() for name in self.teams):
+            raise ValueError("teams: a name may not be empty, nor begin or end with a blank")
+        if any(not re.fullmatch("[a-z][a-z0-9_]*", name) for name in self.dimensions):
+            raise ValueError("dimensions: names are lower-case letters, digits and _")
         if bool(self.clusters) == bool(self.cluster):
             raise ValueError("needs exactly one of cluster and clusters")
         if self.cluster and self.source is None:

@@ -87,7 +87,7 @@ class NodeHistory:
         for node, window, text in events:
             labels = json.loads(text)
             known = state.setdefault(node, {})
-            kind_is_info = set(labels) <= {"provider_id"}
+            kind_is_info = "provider_id" in labels  # kube_node_info has nothing else, kube_node_labels never
             kept = {k: v for k, v in known.items() if (k == "provider_id") != kind_is_info}
             state[node] = kept | labels
             merged[node, window] = state[node]
@@ -188,7 +188,9 @@ class MigWeights:
     def card(self, model: str, profiles: frozenset[str]) -> MigCard | None:
         """The card of that model; where the name says nothing, the only one that has all these profiles."""
         for card in self._table.cards:
-            if any(name.lower() in model.lower() for name in card.models):
+            if any(
+                re.search(rf"(?<![A-Za-z0-9]){re.escape(n)}(?![A-Za-z0-9])", model, re.IGNORECASE) for n in card.models
+            ):
                 return card
         fitting = [c for c in self._table.cards if profiles and all(base_profile(p) in c.profiles for p in profiles)]
         return fitting[0] if len(fitting) == 1 else None

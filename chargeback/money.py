@@ -44,10 +44,10 @@ def to_decimal(nano: int) -> Decimal:
     return Decimal(int(nano)).scaleb(-9, _EXACT)
 
 
-def scaled(price: Ints, numerator: Ints, denominator: int) -> Ints:
+def scaled(price: Ints, numerator: Ints, denominator: Ints) -> Ints:
     """Price * numerator / denominator, rounded half-even (C3), without overflow.
 
-    All int64, none negative, numerator and denominator below 2^31.
+    All int64, none negative, numerator and denominator below 2^32 (ms of a month).
     """
     whole, rest = np.divmod(price, denominator)
     part, left = np.divmod(rest * numerator, denominator)

@@ -98,7 +98,7 @@ class Owners:
                 parts = self._by_label(pod, own if place == "pod" else space)
             if parts:
                 break
-        names = [sanitized(v) for v in self._config.dimensions.values()]
+        names = [sanitized(label) for _, label in sorted(self._config.dimensions.items())]
         return self._intern(parts or self._one(o.default), tuple(own.get(n) or space.get(n, "") for n in names))
 
     def _by_rule(self, pod: Pod, own: dict[str, str], start: int) -> Parts | None:

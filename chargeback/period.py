@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chargeback.errors import ConfigError, UsageError
 
 HOUR = 3_600_000
@@ -14,8 +17,6 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": HOUR, "d": DAY}
 
 def duration_ms(text: object) -> int:
     """`5m`, `300s`, `1h` in ms; a ValueError for anything else."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
     if not isinstance(text, str):
         raise ValueError("must be a length of time such as 5m, 300s or 1h")
     found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
@@ -43,6 +44,17 @@ def to_ms(moment: date | datetime, zone: tzinfo) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone)
     return int(moment.timestamp() * 1000)
+
+
+def month_lengths(at: NDArray[np.int64], zone: tzinfo) -> NDArray[np.int64]:
+    """For each instant (ms) the length in ms of the calendar month of `zone` that it lies in."""
+    out = np.zeros(at.size, np.int64)
+    while (out == 0).any():
+        local = datetime.fromtimestamp(int(at[out == 0].min()) // 1000, zone)
+        first = date(local.year, local.month, 1)
+        start, end = to_ms(first, zone), to_ms((first + timedelta(days=32)).replace(day=1), zone)
+        out[(at >= start) & (at < end)] = end - start
+    return out
 
 
 def iso(ms: int) -> str:

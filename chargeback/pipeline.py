@@ -19,7 +19,7 @@ from chargeback.errors import DataError
 from chargeback.evidence.collect import collect as collect_partition
 from chargeback.evidence.kube import METRICS as KUBE_METRICS
 from chargeback.inventory import MigWeights, NodeHistory, intervals, lives, report_lives
-from chargeback.ledger import Store, digest, replace_folder
+from chargeback.ledger import Store, replace_folder
 from chargeback.ownership import Owners, report_alike
 from chargeback.period import DAY, HOUR, Period, iso, to_ms, utc_day, zone_of
 from chargeback.pods import PodHistory, Requests
@@ -29,7 +29,7 @@ from chargeback.reports import BookUsed, Report
 from chargeback.reports.charges import allocations
 from chargeback.reports.lines import Sums, build, unowned
 from chargeback.reports.publish import publish
-from chargeback.sources import Source
+from chargeback.sources import OneOf, Source
 from chargeback.sources.openmetrics import read as read_openmetrics
 from chargeback.sources.prometheus import PrometheusSource
 from chargeback.tables import times
@@ -66,11 +66,15 @@ class Job:
 
 def open_source(cluster: ClusterConfig, config: Config) -> Source:
     """The source of a cluster, as configured."""
+    source: Source
     if cluster.source.openmetrics is not None:
         wanted = {*KUBE_METRICS, "up", *(m for p in exporters.configured(config) for m in exporters.metric_names(p))}
-        return read_openmetrics(cluster.source.openmetrics, wanted=wanted)
-    assert cluster.source.prometheus is not None
-    return PrometheusSource(cluster.source.prometheus)
+        source = read_openmetrics(cluster.source.openmetrics, wanted=wanted)
+    else:
+        assert cluster.source.prometheus is not None
+        source = PrometheusSource(cluster.source.prometheus)
+    label = cluster.source.cluster_label
+    return OneOf(source, label, cluster.name) if label else source
 
 
 def collect(job: Job, period: Period, opened: Callable[[ClusterConfig, Config], Source] = open_source) -> None:
@@ -110,9 +114,10 @@ def collect(job: Job, period: Period, opened: Callable[[ClusterConfig, Config], 
 def _check_retention(job: Job, cluster: ClusterConfig, source: Source, period: Period) -> None:
     """Q2: a period that begins before what the source holds is not billed without a word."""
     config = job.config
-    first = period.start - period.start % DAY
-    if cluster.since is not None or config.since is not None or job.store.meta(cluster.name, first):
+    if job.store.meta(cluster.name, period.start - period.start % DAY):
         return
+    since = cluster.since or config.since
+    begins = max(period.start, to_ms(since, zone_of(config.timezone)) if since else 0)
     names = {m for p in exporters.configured(config) for m in exporters.metric_names(p)} | set(KUBE_METRICS)
     oldest = source.oldest(names)
     if oldest is None:
@@ -121,7 +126,7 @@ def _check_retention(job: Job, cluster: ClusterConfig, source: Source, period: P
             "check the address, the tenant and that an exporter is scraped; asked for "
             f"{', '.join(sorted(names)[:6])} and others",
         )
-    if period.start < oldest - config.max_gap:
+    if begins < oldest - config.max_gap:
         start = -(-oldest // config.window) * config.window
         hint = "collect nightly to keep data for good, or set `since` if the cluster is that new"
         if start < period.end:
@@ -232,6 +237,7 @@ def _context(job: Job, cluster: str, period: Period, end: int, problems: Problem
         mig=MigWeights(price_books.mig_table(), job.prices, config.mig.weight),
         nodes=nodes, lives=found, seen_at_once=_seen_at_once(inventory, w), intervals=every,
         device_rank=device_rank, process_rank=process_rank, names_pods={n: n in mapped for n in names},
+        pod_row_exporters={p.name for p in exporters.configured(config) if p.device_memory and not p.process_memory},
         only_processes=set(devices) - at_device_level, before=_before(store, cluster, days, found, period, gap, w),
         pods=PodHistory(small, w, first, last + 1), requests=Requests(small["requests"], w),
         owners=Owners(small["labels"], config, w, problems),
@@ -373,6 +379,3 @@ def prepare(config: Config, origin: Origin, folder: Path, now: int, progress: Pr
     """Everything that a run needs, from a configuration whose paths are from `folder`."""
     prices = price_books.load(config.pricing.books, folder, config.currency, zone_of(config.timezone))
     return Job(config, origin, prices, Store(config.store), now, progress)
-
-
-__all__ = ["Job", "collect", "digest", "open_source", "prepare", "read_manifest", "report", "to_ms"]

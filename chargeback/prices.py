@@ -14,7 +14,7 @@ from chargeback.config import Instant, Model, PurchaseOption
 from chargeback.documents import Origin, parse, read_yaml
 from chargeback.errors import ConfigError
 from chargeback.money import parse_price
-from chargeback.period import to_ms
+from chargeback.period import HOUR, month_lengths, to_ms
 from chargeback.resources import pricing as pricing_dir
 
 Ints = NDArray[np.int64]
@@ -24,9 +24,9 @@ _EVER = 2**62
 
 
 class Instance(Model):
-    """What an instance type has; a fractional GPU counts as one (C5)."""
+    """What an instance type has; a fractional GPU counts as one (C5). Without `gpus` a model alone says it has some."""
 
-    gpus: int | float = Field(ge=0)
+    gpus: float | None = Field(None, ge=0)
     gpu_model: str = ""
     gpu_memory_gib: float = Field(0, ge=0)
     vcpus: float = Field(0, ge=0)
@@ -40,7 +40,8 @@ class PriceEntry(Model):
     instance_type: str | None = None
     region: str | None = None
     purchase_option: PurchaseOption | None = None
-    per_hour: Price
+    per_hour: Price | None = None
+    per_month: Price | None = None
     since: Instant | None = Field(None, alias="from")
     until: Instant | None = Field(None, alias="to")
 
@@ -50,6 +51,8 @@ class PriceEntry(Model):
             raise ValueError("needs exactly one of node and instance_type")
         if self.node is not None and self.region is not None:
             raise ValueError("a node's price takes no region")
+        if (self.per_hour is None) == (self.per_month is None):
+            raise ValueError("needs exactly one of per_hour and per_month")
         return self
 
 
@@ -71,13 +74,16 @@ class Book(Model):
 
 @dataclass(frozen=True)
 class Entry:
-    """A price in force in `[start, end)` ms; `name` says which entry of which book it is."""
+    """A price in force in `[start, end)` ms, in nano-units per hour or per calendar month (P6); `name` says which
+    entry of which book it is.
+    """
 
     node: str
     instance_type: str
     region: str
     option: str
-    per_hour: int
+    amount: int
+    monthly: bool
     start: int
     end: int
     name: str
@@ -95,19 +101,25 @@ class Prices:
     entries: list[Entry]
     books: list[tuple[str, Book]]
     files: list[Origin]
+    zone: tzinfo
 
     def gpu_types(self) -> set[str]:
         """Instance types that have GPUs (C1)."""
-        return {name for name, i in self.instances.items() if i.gpus > 0}
+        return {n for n, i in self.instances.items() if (i.gpus or 0) > 0 or (i.gpus is None and i.gpu_model)}
 
     def gpus(self, instance_type: str) -> int:
         """Physical GPUs of an instance type, 0 where the books do not say; a fractional one counts as one (C5)."""
         found = self.instances.get(instance_type)
-        return 0 if found is None or found.gpus <= 0 else max(1, int(found.gpus))
+        return max(1, int(found.gpus)) if found and found.gpus else 0
 
-    def per_hour(self, node: str, instance_type: str, region: str, option: str, at: Ints) -> tuple[Ints, Ints]:
-        """C2: by instant (ms) the price in nano-units per hour and the entry's place in `entries`; -1 without one."""
+    def at(self, node: str, instance_type: str, region: str, option: str, at: Ints) -> tuple[Ints, Ints, Ints]:
+        """C2: by instant (ms) the price in nano-units, for how many ms it is, and the entry's place in `entries`; -1
+        without one.
+
+        A price per month is for the calendar month that the instant lies in (P6).
+        """
         price, which = np.full(at.size, -1, np.int64), np.full(at.size, -1, np.int64)
+        span = np.full(at.size, HOUR, np.int64)
         ranked = []
         for i, e in enumerate(self.entries):
             if e.option not in ("", option):
@@ -123,8 +135,9 @@ class Prices:
         for _, i in sorted(ranked):
             e = self.entries[i]
             inside = (at >= e.start) & (at < e.end)
-            price[inside], which[inside] = e.per_hour, i
-        return price, which
+            price[inside], which[inside] = e.amount, i
+            span[inside] = month_lengths(at[inside], self.zone) if e.monthly else HOUR
+        return price, span, which
 
 
 def load(names: Sequence[str], folder: Path, currency: str, zone: tzinfo) -> Prices:
@@ -149,7 +162,7 @@ def load(names: Sequence[str], folder: Path, currency: str, zone: tzinfo) -> Pri
         instances |= book.instances
         books.append((shown, book))
         files.append(Origin(path=path, sha256=digest, bytes=size))
-    return Prices(instances, entries, books, files)
+    return Prices(instances, entries, books, files, zone)
 
 
 def _path(name: str, folder: Path) -> Path:
@@ -167,8 +180,10 @@ def _entry(e: PriceEntry, place: int, book: str, zone: tzinfo, path: Path) -> En
     what = " ".join(v for v in (e.node, e.instance_type, e.region, e.purchase_option) if v)
     if end <= start:
         raise ConfigError(f"{path}: prices.{place} ({what}): to is not after from", "swap the dates")
+    monthly = e.per_hour is None
+    amount = e.per_month if e.per_hour is None else e.per_hour
     return Entry(
-        e.node or "", e.instance_type or "", e.region or "", e.purchase_option or "", e.per_hour, start, end,
+        e.node or "", e.instance_type or "", e.region or "", e.purchase_option or "", amount or 0, monthly, start, end,
         f"{book}#{place + 1} {what}",
     )  # fmt: skip
 

@@ -40,7 +40,6 @@ def run(cluster: Cluster, tables: dict[str, pa.Table], first: int, last: int, le
     used = uses.read(frame, reported, people)
     held, field = holding.read(frame, reported, people, used.uses)
     entries = memory.entries(used.uses, held.key, held.pod, held.slots)
-    entries = memory.no_data(entries, reported.rows)
     entries, rest = memory.explain(entries, reported.rows)
     holding.tell(frame, people, entries, rest, reported.rows)
     charges = Charges()
@@ -158,12 +157,27 @@ class _Divider:
             self._add(kind, rows[at], column[at], node[at], amount, part * gpus[at], part * gib[at], who, guess)
 
         used_part = np.where(cost[which] > 0, shares.used / whole[which], e.memory[entry] / capacity[which])
-        add(USED, which, shares.used, used_part, pod, estimated[which] | e.guess[entry])
+        add(
+            USED,
+            which,
+            shares.used,
+            used_part,
+            pod,
+            estimated[which] | self._guessed(entry, capacity[which], slots[which]),
+        )
         add(IDLE, which, shares.idle, shares.idle / whole[which], pod, estimated[which])
         for kind, amount in ((UNALLOCATED, shares.unallocated), (IDLE, shares.platform_idle)):
             add(kind, group, amount, amount / whole[group], None, estimated[group])
         alone = np.setdiff1d(np.arange(rows.size), group)
         add(UNALLOCATED, alone, cost[alone], np.ones(alone.size), None, estimated[alone])
+
+    def _guessed(self, entry: Ints, capacity: Ints, slots: Ints) -> Bools:
+        """G3: whether a `used` charge rests on memory that was split by slots (H3)."""
+        e, basis = self.entries, self.frame.config.allocation.basis
+        if basis == "request":
+            return np.zeros(entry.size, bool)
+        by_memory = basis == "memory" or (e.memory[entry] / capacity > e.slots[entry] / np.maximum(slots, 1))
+        return np.asarray(e.guess[entry] & by_memory, bool)
 
     def _add(
         self, kind: int, rows: Ints, column: Ints, node: Ints, cost: Ints, gpus: Floats, gib: Floats | None = None,

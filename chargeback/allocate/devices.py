@@ -90,15 +90,22 @@ def read(frame: Frame) -> Reported:
 
 
 def _process_only(frame: Frame) -> tuple[Ints, Ints, Ints, Ints]:
-    """M1: devices that no exporter reports at device level in the period stand on their fullest process series."""
+    """M1: devices that no exporter reports at device level in the period stand on processes: of the exporter that
+    speaks for them, the fullest process series on the node in that window.
+    """
     alone = np.array([d in frame.cluster.only_processes for d in frame.devices] or [False])
-    device = frame.device("consumers")
-    rows = np.flatnonzero((device >= 0) & alone[np.maximum(device, 0)])
-    device, column = device[rows], frame.column("consumers")[rows]
-    exporter, samples = frame.exporter("consumers")[rows], frame.tables["consumers"]["samples"].to_numpy()[rows]
-    order = np.lexsort((-samples, frame.rank(frame.cluster.process_rank)[exporter], column, device))
+    device, column, exporter = frame.device("consumers"), frame.column("consumers"), frame.exporter("consumers")
+    samples = np.asarray(frame.tables["consumers"]["samples"].to_numpy(), np.int64)
+    known = np.flatnonzero(device >= 0)
+    device, column, exporter, samples = device[known], column[known], exporter[known], samples[known]
+    scene = (frame.node_of[device] * max(len(frame.exporters), 1) + exporter) * frame.width + column
+    scenes, at = np.unique(scene, return_inverse=True)
+    fullest = np.zeros(scenes.size, np.int64)
+    np.maximum.at(fullest, at, samples)
+    rows = np.flatnonzero(alone[device])
+    order = rows[np.lexsort((frame.rank(frame.cluster.process_rank)[exporter[rows]], column[rows], device[rows]))]
     best = order[starts_of(device[order], column[order])]
-    return device[best], column[best], exporter[best], samples[best]
+    return device[best], column[best], exporter[best], fullest[at[best]]
 
 
 def _without_parents(frame: Frame, rows: _Rows) -> Ints:

@@ -30,7 +30,8 @@ class Cluster:
     """What a period's rules need to know of a cluster beside a day's rows.
 
     `lives`: by node [start, end) in ms (C1). `seen_at_once`: by node, GPUs (C5). `intervals`: by (exporter, node)
-    in ms (W3). Ranks: M5. `names_pods`: whether an exporter can name pods (M6). `only_processes`: devices that no
+    in ms (W3). Ranks: M5. `names_pods`: whether an exporter can name pods (M6). `pod_row_exporters`: those that show
+    memory by pod in rows of the device's own metric. `only_processes`: devices that no
     exporter reports at device level in the period (M1). `before`: by a day's first window, then GPU.
     """
 
@@ -45,6 +46,7 @@ class Cluster:
     device_rank: dict[str, int]
     process_rank: dict[str, int]
     names_pods: dict[str, bool]
+    pod_row_exporters: set[str]
     only_processes: set[Key]
     before: dict[int, dict[tuple[str, str], Before]]
     pods: PodHistory

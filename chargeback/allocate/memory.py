@@ -174,15 +174,6 @@ def entries(uses: Uses, key: Ints, pod: Ints, slots: Ints) -> Entries:
     )  # fmt: skip
 
 
-def no_data(found: Entries, devices: Devices) -> Entries:
-    """Processes that all show nothing while their device's memory is in use are no data, not idleness."""
-    row = find(devices.key, found.key)
-    total = np.zeros(devices.key.size, np.int64)
-    np.add.at(total, row, found.memory)
-    blind = (total == 0) & (devices.used > _tolerance(devices))
-    return Entries(found.key, found.pod, found.memory, found.slots, found.has_data & ~blind[row], found.guess)
-
-
 def _tolerance(devices: Devices) -> Ints:
     return np.maximum(devices.capacity // 50, 512 * UNITS)
 

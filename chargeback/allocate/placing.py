@@ -45,8 +45,8 @@ def place(frame: Frame, reported: Reported, charges: Charges) -> Placement:
         if not alive.any():
             continue
         out.alive[n] = alive
-        price, wanted = _price(frame, n, alive, out)
-        cost = np.where(alive > 0, scaled(price, alive, HOUR), -1)
+        price, span, wanted = _price(frame, n, alive, out)
+        cost = np.where(alive > 0, scaled(price, alive, span), -1)
         out.node_cost += int(cost[cost > 0].sum())
         mine = np.flatnonzero(frame.node_of_gpu == n)
         placed, unknown, at_once = gaps.place(seen[mine], cost, wanted, begun, frame.reach)
@@ -78,17 +78,18 @@ def _alive(frame: Frame, name: str) -> tuple[Ints, Ints]:
     return alive, begun
 
 
-def _price(frame: Frame, n: int, alive: Ints, out: Placement) -> tuple[Ints, Ints]:
-    """C2, C5: by column the price per hour in nano-units and how many GPUs the node has."""
+def _price(frame: Frame, n: int, alive: Ints, out: Placement) -> tuple[Ints, Ints, Ints]:
+    """C2, C5: by column the price in nano-units, for how many ms it is, and how many GPUs the node has."""
     name, prices, nodes = frame.nodes[n], frame.cluster.prices, frame.cluster.nodes
     windows = np.arange(frame.width) + frame.base
     rows = nodes.rows(name, windows)
     out.fact[n] = rows
     price, wanted = np.zeros(frame.width, np.int64), np.zeros(frame.width, np.int64)
+    span = np.full(frame.width, HOUR, np.int64)
     for row in np.unique(rows[alive > 0]).tolist():
         facts = nodes.facts(name, row)
         at = np.flatnonzero((rows == row) & (alive > 0))
-        found, out.entry[n, at] = prices.per_hour(
+        found, span[at], out.entry[n, at] = prices.at(
             name, facts.instance_type, facts.region, facts.option, windows[at] * frame.w
         )
         price[at] = np.maximum(found, 0)
@@ -98,7 +99,7 @@ def _price(frame: Frame, n: int, alive: Ints, out: Placement) -> tuple[Ints, Int
             key = ("" if facts.instance_type else name, facts.instance_type, facts.region, facts.option)
             ms, names = out.missing.get(key, (0, set()))
             out.missing[key] = (ms + int(alive[unpriced].sum()), names | {name})
-    return price, wanted
+    return price, span, wanted
 
 
 def _tell(frame: Frame, name: str, at_once: Ints, wanted: Ints, unknown: gaps.Anonymous, placed: gaps.Placed) -> None:

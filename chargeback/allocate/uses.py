@@ -63,10 +63,11 @@ def read(frame: Frame, reported: Reported, people: People) -> Used:
     device, column, exporter = frame.device("consumers"), frame.column("consumers"), frame.exporter("consumers")
     total = frame.tables["consumers"]["container_sum_mib"].to_numpy()
     key = device * frame.width + column
-    speaks = (device >= 0) & _speaking(frame, key, exporter)
+    spoken = find(reported.rows.key, key)
+    speaks = (device >= 0) & ~_blind(frame, reported, key, exporter, total, spoken)
+    speaks[speaks] = _speaking(frame, key[speaks], exporter[speaks])
     seen = np.zeros((len(frame.nodes), frame.width), bool)
     seen[frame.node_of[device[speaks]], column[speaks]] = True
-    spoken = find(reported.rows.key, key)
     rows = np.flatnonzero(speaks & (spoken >= 0))
     key, device, column, exporter = key[rows], device[rows], column[rows], exporter[rows]
     samples, interval = devices.scrapes_for(frame, reported, exporter, key, spoken[rows])
@@ -84,6 +85,16 @@ def read(frame: Frame, reported: Reported, people: People) -> Used:
     gone = uses.standing & (uses.pod >= 0)
     gone &= frame.cluster.pods.gone(people.pods, np.maximum(uses.pod, 0), uses.key % frame.width + frame.base)
     return Used(uses.take(np.flatnonzero(~gone)), silent)
+
+
+def _blind(frame: Frame, reported: Reported, key: Ints, exporter: Ints, total: Floats, spoken: Ints) -> Bools:
+    """Rows by pod that are all 0 on a device whose memory is in use: an exporter that cannot see processes (it runs
+    without hostPID) has no data, which is not idleness.
+    """
+    by_rows = np.array([e in frame.cluster.pod_row_exporters for e in frame.exporters] or [False])[exporter]
+    scenes, at = np.unique(key * max(len(frame.exporters), 1) + exporter, return_inverse=True)
+    nothing = np.bincount(at, total, scenes.size)[at] == 0
+    return np.asarray(by_rows & nothing & (spoken >= 0) & (reported.rows.used[spoken] > 0), bool)
 
 
 def _speaking(frame: Frame, key: Ints, exporter: Ints) -> Bools:

@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from chargeback.demo import cluster, samples
+from chargeback.demo.cluster import at
 from chargeback.sources import SourceInfo
 from chargeback.sources.memory import MemorySource
 
 PERIOD = "2026-10"
+NOW = at("28 00:00") + 7 * 86_400_000
+"""When the demo takes place, whatever the clock says: a few days after the month."""
+
 FILES = ("chargeback.yaml", "prices.yaml")
 
 

@@ -99,7 +99,7 @@ def _rhythms(
             for metric in sorted(set(role.metric)):
                 mine = np.array([m == metric for m in role.metric]) & (role.replica == replica)
                 node = np.where(mine, role.node, -1)
-                found, (n, distance, count) = rhythm(cut, metric, role.found, node, role.names)
+                found, (n, distance, count) = rhythm(cut, metric, role.exposed, node, role.names, one_scrape=True)
                 rows.stretches(
                     f"{name}/{replica}", [book.nodes.all()[i][0] for i in found.node], found.first, found.last
                 )
@@ -221,7 +221,7 @@ class _Rows:
         for metric, found in nodes.found.items():
             names = sorted({kube.own(ls, "node") for ls in found.labels})
             code = np.array([names.index(kube.own(ls, "node")) for ls in found.labels], np.int64)
-            edges, (at, distance, count) = rhythm(cut, metric, found, code, ["node"])
+            edges, (at, distance, count) = rhythm(cut, metric, found, code, ["node"], one_scrape=False)
             self.stretches(f"{KSM}/{metric}", [names[i] for i in edges.node], edges.first, edges.last)
             self.distances(KSM, [names[i] for i in at], distance, count)
 

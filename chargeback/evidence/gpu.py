@@ -18,6 +18,7 @@ from chargeback.evidence.readings import (
 )
 from chargeback.problems import Problems
 from chargeback.sources import Labels, Windows
+from chargeback.tables import find, starts_of
 
 SCALE = {"bytes": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 2.0**10, "ratio": 1.0, "percent": 0.01}
 MEMORY_LIMIT_MIB = 2.0 * 2**20  # no card has 2 TiB; where its total is known, 4 times that is the limit (M3)
@@ -72,13 +73,14 @@ class Directory:
 
 @dataclass(frozen=True)
 class Role:
-    """One metric of an exporter: its windows in MiB (or 0 to 1), and by series what it is about.
+    """One metric of an exporter: its windows in MiB (or 0 to 1), `exposed` with blanks; by series what it is of.
 
     `pod` is -1 where a series names none, or only the exporter's own; `slot` likewise; `process` tells processes of
     one pod apart; `about` is a (model, MIG profile); `rank` is a canonical order of the series.
     """
 
     found: Windows
+    exposed: Windows
     metric: list[str]
     scale: float
     limit: Floats
@@ -91,6 +93,13 @@ class Role:
     about: Ints
     rank: Ints
     names: tuple[str, ...]
+
+    def has_blanks(self, series: list[int]) -> bool:
+        """Whether any of these series has values that are no measurement (M3)."""
+        f = self.found
+        with np.errstate(invalid="ignore"):
+            bad = (f.low[series] < 0) | (f.high[series] * self.scale > self.limit[series])
+        return bool(bad.any()) or bool((~np.isfinite(self.exposed.total))[np.isin(self.exposed.series, series)].any())
 
     def keep(self, rows: Bools) -> "Role":
         """The same with some rows only."""
@@ -148,24 +157,28 @@ def _over(role: Role, totals: dict[int, float]) -> bool:
 
 
 def _learn_totals(roles: dict[str, Role], totals: dict[int, float]) -> None:
-    """Each device's memory in MiB: the median of `total`, else of used and of free together."""
-    sums: dict[int, float] = {}
-    for names in (("total",), ("used", "free")):
-        if not all(n in roles for n in names):
-            continue
-        for name in names:
-            role = roles[name]
-            if not role.found.series.size:
-                continue
-            mean = role.found.total / np.maximum(role.found.count, 1)
-            device = role.device[role.found.series]
-            order = np.lexsort((mean, device))
-            begins = np.flatnonzero(np.append(True, device[order][1:] != device[order][:-1]))
-            sizes = np.diff(np.append(begins, device.size))
-            for d, m in zip(device[order][begins], mean[order][begins + sizes // 2], strict=True):
-                sums[int(d)] = sums.get(int(d), 0.0) + float(m)
-        break
-    for d, total in sums.items():
+    """Each device's memory in MiB: the median over windows of `total`, else of used and free together."""
+    names = ("total",) if "total" in roles else ("used", "free")
+    if not all(n in roles for n in names):
+        return
+    parts = []
+    for name in names:
+        f = roles[name].found
+        device = roles[name].device[f.series]
+        order = np.lexsort((f.window, device))
+        starts = starts_of(device[order], f.window[order])
+        mean = (f.total / np.maximum(f.count, 1))[order]
+        largest = np.maximum.reduceat(mean, starts) if starts.size else mean
+        parts.append((device[order][starts], f.window[order][starts], largest))
+    device, window, whole = parts[0]
+    for other_device, other_window, more in parts[1:]:
+        span = int(max(window.max(initial=0), other_window.max(initial=0))) + 1
+        at = find(other_device * span + other_window, device * span + window)
+        device, window, whole = device[at >= 0], window[at >= 0], whole[at >= 0] + more[at[at >= 0]]
+    order = np.lexsort((whole, device))
+    starts = starts_of(device[order])
+    middle = starts + np.diff(np.append(starts, order.size)) // 2
+    for d, total in zip(device[order][starts].tolist(), whole[order][middle].tolist(), strict=True):
         if total > 0:
             totals[d] = max(total, totals.get(d, 0.0))
 
@@ -212,7 +225,22 @@ def _role(
     order = sorted(range(len(labels)), key=lambda i: (metrics[i], sorted(labels[i].items())))
     rank = np.empty(len(labels), np.int64)
     rank[order] = np.arange(len(labels))
-    return Role(found, metrics, scale, allowed, node, device, pod, slot, process, replica, about, rank, names)
+    return Role(
+        found,
+        concat([f for _, f in parts]),
+        metrics,
+        scale,
+        allowed,
+        node,
+        device,
+        pod,
+        slot,
+        process,
+        replica,
+        about,
+        rank,
+        names,
+    )
 
 
 def _subjects(labels: list[Labels], mapped: MetricLabels, book: Directory, device_level: bool) -> tuple[Ints, ...]:

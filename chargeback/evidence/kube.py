@@ -46,8 +46,9 @@ def own(labels: Labels, name: str) -> str:
 
 
 def sanitized(name: str) -> str:
-    """A Kubernetes label's name as kube-state-metrics writes it."""
-    return "label_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
+    """A Kubernetes label's name as kube-state-metrics 2 writes it: `costCenter` is `label_cost_center`."""
+    plain = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+    return "label_" + re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", plain).lower()
 
 
 @dataclass(frozen=True)
@@ -97,16 +98,19 @@ def read_nodes(cut: Slice, candidates: set[str]) -> Nodes:
             metric, cut.start, cut.end, cut.window, matchers={"node": sorted(candidates)}, values=False
         )
         found[metric] = f
-        texts = sorted({(own(ls, "node"), _node_text(ls)) for ls in f.labels})
+        about = [(own(ls, "node"), _node_text(ls, metric)) for ls in f.labels]
+        texts = sorted(set(about))
         code = {key: i for i, key in enumerate(texts)}
-        series = np.array([code[own(ls, "node"), _node_text(ls)] for ls in f.labels], np.int64)
+        series = np.array([code[key] for key in about], np.int64)
         for k, first, last in _spans(series[f.series], f.window):
             spans.append((*texts[k], first, last))
     return Nodes(found, spans)
 
 
-def _node_text(labels: Labels) -> str:
-    kept = {n: v for n, v in labels.items() if v and (n == "provider_id" or n in NODE_LABELS or "nvidia_com" in n)}
+def _node_text(labels: Labels, metric: str) -> str:
+    kept = {n: v for n, v in labels.items() if v and (n in NODE_LABELS or "nvidia_com" in n)}
+    if metric == "kube_node_info":
+        kept = {"provider_id": labels.get("provider_id", "")}
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 
@@ -231,12 +235,19 @@ def _requests(
 
 def _ended(phases: Windows) -> dict[Pod, int]:
     """H1: the first window in all of whose samples a pod had succeeded or failed."""
+    over, active = {}, {}
+    names = [ls.get("phase", "") for ls in phases.labels]
+    is_over = np.array([n in ("Succeeded", "Failed") for n in names], bool)
+    pods = [_pod(ls) for ls in phases.labels]
+    true = phases.total > 0
+    for row in np.flatnonzero(true & is_over[phases.series] & (phases.total >= phases.count)).tolist():
+        over[pods[phases.series[row]], int(phases.window[row])] = True
+    for row in np.flatnonzero(true & ~is_over[phases.series]).tolist():
+        active[pods[phases.series[row]], int(phases.window[row])] = True
     ended: dict[Pod, int] = {}
-    over = np.array([ls.get("phase") in ("Succeeded", "Failed") for ls in phases.labels], bool)
-    rows = np.flatnonzero(over[phases.series] & (phases.total >= phases.count)) if phases.series.size else phases.series
-    for r in rows.tolist():
-        pod = _pod(phases.labels[phases.series[r]])
-        ended[pod] = min(ended.get(pod, int(phases.window[r])), int(phases.window[r]))
+    for pod, window in over:
+        if (pod, window) not in active:
+            ended[pod] = min(ended.get(pod, window), window)
     return ended
 
 
@@ -274,10 +285,9 @@ def _label_spans(
 
 
 def _reporting(cut: Slice) -> list[tuple[int, int]]:
-    """Windows in which kube-state-metrics listed any pod."""
-    windows = [
-        cut.source.windows(m, cut.start, cut.end, cut.window, by=[], values=False).window for m in POD_METRICS[:2]
-    ]
+    """Windows in which kube-state-metrics reported."""
+    metrics = (*POD_METRICS[:2], "kube_node_info", "kube_node_labels")
+    windows = [cut.source.windows(m, cut.start, cut.end, cut.window, by=[], values=False).window for m in metrics]
     every = np.unique(np.concatenate(windows))
     return [(first, last) for _, first, last in _spans(np.zeros(every.size, np.int64), every)]
 

@@ -12,6 +12,7 @@ from chargeback.evidence.readings import (
     Ints,
     Once,
     Slice,
+    last_good,
     matchers_for,
     read_once,
     same_series,
@@ -100,18 +101,18 @@ def _raw(cut: Slice, role: Role, rows: Ints, group: Ints) -> tuple[Ints, Ints, I
         for metric in sorted({role.metric[i] for i in wanted}):
             mine = [int(i) for i in wanted if role.metric[i] == metric]
             labels = [f.labels[i] for i in mine]
-            raw = cut.source.samples(
-                metric, low * cut.window, (high + 1) * cut.window, matchers_for(labels, role.names)
-            )
+            start, end = low * cut.window, (high + 1) * cut.window
+            before = cut.max_gap if role.has_blanks(mine) else 0
+            raw = cut.source.samples(metric, start - before, end, matchers_for(labels, role.names))
             place = same_series(raw.labels, labels)[raw.series]
-            series = np.array(mine, np.int64)[place]
-            value = raw.value * role.scale
-            with np.errstate(invalid="ignore"):
-                good = (place >= 0) & np.isfinite(value) & (value >= 0) & (value <= role.limit[series])
-            k = series * span + raw.time // cut.window
+            kept = np.flatnonzero(place >= 0)
+            series, time = np.array(mine, np.int64)[place[kept]], raw.time[kept]
+            value = raw.value[kept] * role.scale
+            _, last, good = last_good(series, time, value, role.limit[series], cut.max_gap)
+            k = series * span + time // cut.window
             at = np.minimum(np.searchsorted(key, k), key.size - 1)
-            good &= key[at] == k
-            out.append((of[at[good]], raw.time[good], role.rank[series[good]], value[good]))
+            good &= (key[at] == k) & (time >= start)
+            out.append((of[at[good]], time[good], role.rank[series[good]], value[last[good]]))
     return (
         np.concatenate([o[0] for o in out]),
         np.concatenate([o[1] for o in out]),
@@ -184,12 +185,8 @@ def _device_rows(parts: dict[str, tuple[Ints, Floats, Ints]], first: int, width:
             g, total, count = parts[name]
             at = np.searchsorted(groups, g)
             mean[at] = total / count
-            if name == "used":
-                samples[at] = count
+            samples[at] = np.maximum(samples[at], count)
         out[name] = mean
-    for g, _, count in parts.values():
-        at = np.searchsorted(groups, g)
-        samples[at] = np.where(samples[at] > 0, samples[at], count)
     out["samples"] = samples
     return out
 

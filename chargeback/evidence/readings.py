@@ -81,10 +81,7 @@ def cleaned(
     place = same_series(raw.labels, wanted)[raw.series]
     rows = np.flatnonzero(place >= 0)
     series, time, value = suspect[place[rows]], raw.time[rows], raw.value[rows]
-    with np.errstate(invalid="ignore"):
-        bad = ~np.isfinite(value) | (value < 0) | (value > limit[series])
-    last = np.maximum.accumulate(np.where(bad, -1, np.arange(bad.size)))
-    stands = (last >= 0) & (series[last] == series) & (time - time[last] <= cut.max_gap)
+    bad, last, stands = last_good(series, time, value, limit[series], cut.max_gap)
     inside = time >= cut.start
     dropped = dict(zip(*(a.tolist() for a in np.unique(series[bad & inside], return_counts=True)), strict=True))
     keep = inside & stands
@@ -96,6 +93,16 @@ def cleaned(
         np.concatenate([getattr(found, c)[others], getattr(mended, c)])[order] for c in ("window", "total", "count")
     ]
     return replace(found, series=series[order], window=merged[0], total=merged[1], count=merged[2]), dropped
+
+
+def last_good(series: Ints, time: Ints, value: Floats, limit: Floats, max_gap: int) -> tuple[Bools, Ints, Bools]:
+    """M3 for samples sorted by (series, time): which are no measurement, the row of the last good one up to each, and
+    whether that stands for it (within `max_gap` ms).
+    """
+    with np.errstate(invalid="ignore"):
+        bad = ~np.isfinite(value) | (value < 0) | (value > limit)
+    last = np.maximum.accumulate(np.where(bad, -1, np.arange(bad.size)))
+    return bad, last, (last >= 0) & (series[last] == series) & (time - time[last] <= max_gap)
 
 
 @dataclass(frozen=True)
@@ -151,12 +158,13 @@ class Stretches:
 
 
 def rhythm(
-    cut: Slice, metric: str, found: Windows, node: Ints, names: Collection[str]
+    cut: Slice, metric: str, found: Windows, node: Ints, names: Collection[str], *, one_scrape: bool
 ) -> tuple[Stretches, tuple[Ints, Ints, Ints]]:
     """Where each node's samples begin and end, and the distances between neighbours (W3, C1).
 
     `node`: by series of `found` (-1: not wanted). The fullest series of a node is read raw; an edge that it does not
-    show is read raw too. The second result is (node, distance in ms, how often).
+    show is read raw too. `one_scrape`: all series of a node come from one scrape, so that the fullest one shows its
+    times; else each may have its own. The second result is (node, distance in ms, how often).
     """
     empty = np.empty(0, np.int64)
     rows = np.flatnonzero(node[found.series] >= 0)
@@ -181,11 +189,16 @@ def rhythm(
     key_order = np.lexsort((-count, window, at))
     a, w, c = at[key_order], window[key_order], count[key_order]
     first = np.append(True, (a[1:] != a[:-1]) | (w[1:] != w[:-1]))
-    a, w, c = a[first], w[first], c[first]
+    c = c[first] if one_scrape else np.add.reduceat(c, np.flatnonzero(first))
+    a, w = a[first], w[first]
     begins = np.append(True, (a[1:] != a[:-1]) | (w[1:] != w[:-1] + 1))
     ends = np.append(begins[1:], True)
     edge = np.flatnonzero(begins | ends)
-    low, high = _edges(cut, metric, found, node, a[edge], w[edge], c[edge], owner, time, names)
+    steps = np.full(int(node.max()) + 1, cut.window)
+    for n, distance, _ in sorted(zip(*(i.tolist() for i in intervals), strict=True), key=lambda i: (i[2], -i[1])):
+        steps[n] = distance
+    needed = np.maximum(c[edge], cut.window // np.maximum(steps[a[edge]], 1))
+    low, high = _edges(cut, metric, found, node, a[edge], w[edge], needed, owner, time, names)
     by_row = {int(e): i for i, e in enumerate(edge)}
     starts = [by_row[int(i)] for i in np.flatnonzero(begins)]
     stops = [by_row[int(i)] for i in np.flatnonzero(ends)]
@@ -205,7 +218,7 @@ def _edges(
     names: Collection[str],
 ) -> tuple[Ints, Ints]:
     """First and last sample time in each (node, window) of `at`, `window`; from (`owner`, `time`) where that shows
-    as many samples as the fullest series there had, else read raw.
+    as many samples as a full window has, `count`, else read raw.
     """
     span = int(max(window.max(), (time // cut.window).max() if time.size else 0)) + 1
     known, start, seen = np.unique(owner * span + time // cut.window, return_index=True, return_counts=True)

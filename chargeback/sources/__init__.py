@@ -95,3 +95,43 @@ class Source(Protocol):
     def warnings(self) -> list[str]:
         """What the source warned of so far (partial data); empty when all was whole (Q1)."""
         ...
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One cluster of a source that holds several, told apart by a label (`source.cluster_label`)."""
+
+    source: Source
+    label: str
+    cluster: str
+
+    def _narrowed(self, matchers: Matchers | None) -> Matchers:
+        return {**(matchers or {}), self.label: [self.cluster]}
+
+    def info(self) -> SourceInfo:
+        return self.source.info()
+
+    def metrics(self, start: int, end: int) -> set[str]:
+        return self.source.metrics(start, end)
+
+    def oldest(self, metrics: Collection[str]) -> int | None:
+        return self.source.oldest(metrics)
+
+    def windows(
+        self,
+        metric: str,
+        start: int,
+        end: int,
+        window: int,
+        *,
+        by: Collection[str] | None = None,
+        matchers: Matchers | None = None,
+        values: bool = True,
+    ) -> Windows:
+        return self.source.windows(metric, start, end, window, by=by, matchers=self._narrowed(matchers), values=values)
+
+    def samples(self, metric: str, start: int, end: int, matchers: Matchers | None = None) -> Samples:
+        return self.source.samples(metric, start, end, self._narrowed(matchers))
+
+    def warnings(self) -> list[str]:
+        return self.source.warnings()
