@@ -20,6 +20,8 @@ from chargeback.tables import Ints, Timeline, times
 Parts = tuple[tuple[str, int], ...]
 """Teams with their parts in millionths of a percent: one team has all 100 * 10^6."""
 WHOLE = 100 * 10**6
+Event = tuple[int, int, int, str]
+"""Labels seen from a window to another, the time in ms up to which, and the labels as JSON."""
 _EVER = 2**62
 
 
@@ -43,11 +45,11 @@ class Owners:
             (to_ms(r.since, zone) if r.since else -_EVER, to_ms(r.until, zone) if r.until else _EVER, r)
             for r in config.ownership.rules
         ]
-        events: dict[Pod, list[tuple[int, int, str]]] = {}
+        events: dict[Pod, list[Event]] = {}
         columns = [labels[c].to_pylist() for c in ("namespace", "pod", "pod_uid", "labels")]
-        firsts, lasts = (times(labels[c]) // w for c in ("first", "last"))
+        firsts, lasts = times(labels["first"]) // w, times(labels["last"])
         for ns, name, uid, text, first, last in zip(*columns, firsts.tolist(), lasts.tolist(), strict=True):
-            events.setdefault((ns, name, uid), []).append((first, last, text))
+            events.setdefault((ns, name, uid), []).append((first, last // w, last, text))
         for found in events.values():
             found.sort()
         self._events = events
@@ -145,9 +147,9 @@ class Owners:
         return self._place[owner]
 
 
-def _at(events: list[tuple[int, int, str]], window: int) -> dict[str, str]:
+def _at(events: list[Event], window: int) -> dict[str, str]:
     """The labels last seen up to a window's end; of those first seen in one window, the one that stayed longer."""
-    found = [(min(last, window), first, last, text) for first, last, text in events if first <= window]
+    found = [(min(last, window), first, ms, text) for first, last, ms, text in events if first <= window]
     return dict(json.loads(max(found)[3])) if found else {}
 
 

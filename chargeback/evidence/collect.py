@@ -11,6 +11,7 @@ from chargeback.config import Config, Profile
 from chargeback.evidence import gpu, kube
 from chargeback.evidence.measure import Measured, measure
 from chargeback.evidence.readings import Ints, Slice, rhythm
+from chargeback.evidence.replicas import read_one
 from chargeback.exporters import metric_names
 from chargeback.problems import Problem, Problems
 from chargeback.sources import Source
@@ -51,7 +52,7 @@ def collect(
                 readings.append(reading)
     rows = _Rows(book, config.window)
     intervals = _rhythms(cut, readings, book, rows, config)
-    readings, several = gpu.read_one_replica(readings, book)
+    readings, several = read_one(cut, readings, book, intervals)
     if several:
         problems.add(
             "replica-duplicates", book.replica_label or "", "several replicas scraped the same; one was read (M7)",
@@ -248,7 +249,7 @@ class _Rows:
         ls = seen.labels
         self._add(
             "labels", **_pod_columns([r[0] for r in ls]), labels=[r[1] for r in ls],
-            first=w([r[2] for r in ls]), last=w([r[3] for r in ls]),
+            first=w([r[2] for r in ls]), last=[r[3] for r in ls],
         )  # fmt: skip
         self._add("reporting", first=w([r[0] for r in seen.reporting]), last=w([r[1] for r in seen.reporting]))
 

@@ -58,7 +58,7 @@ class Kube:
     pods: list[tuple[Pod, str, tuple[str, str], int, int]]
     ended: dict[Pod, int]
     requests: list[tuple[Pod, str, str, int, int, int]]
-    labels: list[tuple[Pod, str, int, int]]
+    labels: list[tuple[Pod, str, int, int]]  # the last one in ms
     reporting: list[tuple[int, int]]
 
 
@@ -274,14 +274,39 @@ def _label_spans(
             if not is_pod and pod[0] not in spaces:
                 code[i] = -1
                 continue
-            kept = {n: v for n, v in ls.items() if n.startswith("label_")}
-            text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
-            code[i] = texts.setdefault((pod, text), len(texts))
+            code[i] = texts.setdefault((pod, _label_text(ls, wanted)), len(texts))
         rows = code[found.series]
         keys.append(rows[rows >= 0])
         windows.append(found.window[rows >= 0])
     listed = list(texts)
-    return sorted((*listed[k], first, last) for k, first, last in _spans(np.concatenate(keys), np.concatenate(windows)))
+    spans = [(*listed[k], first, last) for k, first, last in _spans(np.concatenate(keys), np.concatenate(windows))]
+    return _in_order(cut, sorted(spans), wanted)
+
+
+def _label_text(labels: Labels, wanted: Collection[str]) -> str:
+    names = set(_with_conflicts(wanted))
+    kept = {n: v for n, v in labels.items() if n in names}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+
+
+def _in_order(
+    cut: Slice, spans: list[tuple[Pod, str, int, int]], wanted: Collection[str]
+) -> list[tuple[Pod, str, int, int]]:
+    """Stretches with the time in ms up to which they were seen: the last window's start, or the very sample where a
+    pod had several sets of labels within one window and no other, so that the order in it decides (T1).
+    """
+    often: dict[tuple[Pod, int, int], int] = {}
+    for pod, _, first, last in spans:
+        often[pod, first, last] = often.get((pod, first, last), 0) + 1
+    seen: dict[tuple[Pod, str, int], int] = {}
+    for pod, first, last in sorted(key for key, n in often.items() if n > 1 and key[0][1] and key[1] == key[2]):
+        for name in ("pod", "exported_pod"):
+            start = first * cut.window
+            raw = cut.source.samples("kube_pod_labels", start, start + cut.window, {name: [pod[1]]})
+            for series, time in zip(raw.series.tolist(), raw.time.tolist(), strict=True):
+                key = (_pod(raw.labels[series]), _label_text(raw.labels[series], wanted), last)
+                seen[key] = max(seen.get(key, 0), time)
+    return [(pod, text, first, seen.get((pod, text, last), last * cut.window)) for pod, text, first, last in spans]
 
 
 def _reporting(cut: Slice) -> list[tuple[int, int]]:

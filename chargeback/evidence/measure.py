@@ -38,7 +38,7 @@ def measure(cut: Slice, reading: Reading, interval: Floats) -> Measured:
     roles = {n: r for n, r in reading.roles.items() if n != "process"}
     first = cut.start // cut.window
     width = (cut.end - cut.start) // cut.window
-    full = _full(cut, reading, interval, first, width)
+    full = full_windows(cut, reading, interval)
     copies: dict[int, int] = {}
     parts: dict[str, tuple[Ints, Floats, Ints]] = {}
     pods: list[tuple[Ints, Ints, Floats, Ints]] = []
@@ -50,7 +50,7 @@ def measure(cut: Slice, reading: Reading, interval: Floats) -> Measured:
             by_pod = _own_sums(cut, role, group, full, first)
             rows = ~by_pod
             if by_pod.any():
-                pods.append(_pod_sums(cut, role, group, by_pod, full, first))
+                pods.append(_pod_sums(cut, role, group, by_pod, full))
             repeated = role.pod[f.series] >= 0
             repeated &= rows
             counted = np.bincount(role.device[f.series[repeated]], minlength=int(role.device.max()) + 1)
@@ -58,8 +58,8 @@ def measure(cut: Slice, reading: Reading, interval: Floats) -> Measured:
             for d, n in zip(*np.unique(scrapes, return_counts=True), strict=True):
                 if counted[d] > n:
                     copies[int(d)] = int(counted[d] - n)
-        once = _once(cut, role, group, rows, full, first)
-        parts[name] = (once.group, once.total, once.count)
+        found = once(cut, role, group, rows, full)
+        parts[name] = (found.group, found.total, found.count)
     devices = _device_rows(parts, first, width)
     devices["about"] = _about(roles, devices, first, width)
     consumers = _consumer_rows(cut, reading.roles.get("process"), pods, full, first, width)
@@ -67,9 +67,9 @@ def measure(cut: Slice, reading: Reading, interval: Floats) -> Measured:
     return Measured(devices, consumers, holders, copies)
 
 
-def _once(cut: Slice, role: Role, group: Ints, rows: Bools, full: Ints, first: int) -> Once:
+def once(cut: Slice, role: Role, group: Ints, rows: Bools, full: Ints) -> Once:
     """Some rows of a role by group, each scrape once (M2)."""
-    f, at = role.found, np.flatnonzero(rows)
+    f, at, first = role.found, np.flatnonzero(rows), cut.start // cut.window
     series, window = f.series[at], f.window[at]
     return read_once(
         group[at], f.total[at], f.count[at], role.rank[series], full[role.node[series], window - first],
@@ -77,8 +77,9 @@ def _once(cut: Slice, role: Role, group: Ints, rows: Bools, full: Ints, first: i
     )  # fmt: skip
 
 
-def _full(cut: Slice, reading: Reading, interval: Floats, first: int, width: int) -> Ints:
+def full_windows(cut: Slice, reading: Reading, interval: Floats) -> Ints:
     """(node, window): how many scrapes there were at least: a row with as many covers the window."""
+    first, width = cut.start // cut.window, (cut.end - cut.start) // cut.window
     nodes = int(max(r.node.max() for r in reading.roles.values())) + 1
     full = np.zeros((nodes, width), np.int64)
     full += np.where(interval[:nodes] > 0, cut.window // np.maximum(interval[:nodes], 1), 1).astype(np.int64)[:, None]
@@ -163,15 +164,13 @@ def _in_columns(a: Ints, b: Ints) -> Bools:
     return np.isin(a[0] * span + a[1] - low, b[0] * span + b[1] - low)
 
 
-def _pod_sums(
-    cut: Slice, role: Role, group: Ints, rows: Bools, full: Ints, first: int
-) -> tuple[Ints, Ints, Floats, Ints]:
+def _pod_sums(cut: Slice, role: Role, group: Ints, rows: Bools, full: Ints) -> tuple[Ints, Ints, Floats, Ints]:
     """Rows by pod, each repeated for its containers and slots, read once: (group, pod, sum, samples)."""
     f = role.found
     pods = int(role.pod.max()) + 1
     key = group * pods + role.pod[f.series]
-    once = _once(cut, role, key, rows, full, first)
-    return once.group // pods, once.group % pods, once.total, once.count
+    found = once(cut, role, key, rows, full)
+    return found.group // pods, found.group % pods, found.total, found.count
 
 
 def _device_rows(parts: dict[str, tuple[Ints, Floats, Ints]], first: int, width: int) -> dict[str, Ints | Floats]:
@@ -214,10 +213,10 @@ def _consumer_rows(
         group = role.device[f.series] * width + f.window - first
         processes = int(role.process.max()) + 1
         key = group * processes + role.process[f.series]
-        once = _once(cut, role, key, np.ones(key.size, bool), full, first)
+        found = once(cut, role, key, np.ones(key.size, bool), full)
         pod_of = np.full(processes, -1)
         pod_of[role.process] = role.pod
-        columns.append((once.group // processes, pod_of[once.group % processes], once.total, once.count))
+        columns.append((found.group // processes, pod_of[found.group % processes], found.total, found.count))
     if not columns:
         return dict.fromkeys(("device", "window", "pod", "samples"), np.empty(0, np.int64)) | {"sum": np.empty(0)}
     group, pod, total, count = (np.concatenate([c[i] for c in columns]) for i in range(4))
