@@ -159,7 +159,7 @@ def _tell(made: Report, folder: Path) -> None:
     if serious:
         codes = ", ".join(sorted({p.code for p in serious}))
         click.echo(f"{len(serious)} findings on data quality ({codes}): see {folder / 'index.html'}", err=True)
-    width = max((len(t) for t in made.teams), default=0)
+    width = max(len(t) for t in [*made.teams, "total"])
     money = max(len(f"{v:,}") for v in [*made.teams.values(), made.billed])
     for team, amount in sorted(made.teams.items(), key=lambda kv: (-kv[1], kv[0])):
         shown = team.encode("unicode_escape").decode("ascii") if not team.isprintable() else team

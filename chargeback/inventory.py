@@ -4,6 +4,7 @@ import fnmatch
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,14 +33,26 @@ class NodeFacts:
     mig_strategy: str
 
 
-def intervals(table: pa.Table, fixed: int | None) -> dict[tuple[str, str], int]:
-    """W3: by (exporter, node) the most frequent distance between samples in ms; ties: the shorter one."""
+def intervals(table: pa.Table, fixed: int | None, nodes: pa.Table) -> dict[tuple[str, str], int]:
+    """W3: by (exporter, node) the most frequent distance between samples in ms; ties: the shorter one.
+
+    Where a node shows a single sample and no distance, the exporter's on most nodes; `fixed` stands for all.
+    """
+    families = [f.partition("/")[0] for f in nodes["family"].to_pylist()]
+    seen = set(zip(families, nodes["node"].to_pylist(), strict=True))
     if fixed is not None:
-        return {(r["family"], r["node"]): fixed for r in table.select(["family", "node"]).to_pylist()}
+        return dict.fromkeys(sorted(seen), fixed)
     summed = table.group_by(["family", "node", "distance_ms"]).aggregate([("count", "sum")])
     summed = summed.sort_by([("count_sum", "ascending"), ("distance_ms", "descending")])
     rows = zip(*(summed[c].to_pylist() for c in ("family", "node", "distance_ms")), strict=True)
-    return {(family, node): distance for family, node, distance in rows}
+    found = {(family, node): distance for family, node, distance in rows}
+    usual: dict[str, Counter[int]] = {}
+    for (family, _), distance in found.items():
+        usual.setdefault(family, Counter())[distance] += 1
+    for family, node in sorted(seen - set(found)):
+        if family in usual:
+            found[family, node] = max(usual[family], key=lambda d: (usual[family][d], -d))
+    return found
 
 
 def lives(

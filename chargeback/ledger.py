@@ -71,7 +71,7 @@ class Store:
         path = self.usage(cluster, day) / META
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError):
             raise DataError(f"{path}: cannot be read", "remove the folder and collect the day again") from None

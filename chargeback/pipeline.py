@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,7 +89,9 @@ def collect(job: Job, period: Period, opened: Callable[[ClusterConfig, Config], 
         if not missing:
             continue
         source = opened(cluster, config)
-        _check_retention(job, cluster, source, period)
+        names = {m for p in profiles for m in exporters.metric_names(p)} | set(KUBE_METRICS)
+        oldest = source.oldest(names)
+        _check_retention(job, cluster, period, oldest, names)
         for day in job.progress(f"collecting {cluster.name}", missing, len(missing)):
             end = min(day + DAY, -(-job.now // config.window) * config.window)
             before = len(source.warnings())
@@ -107,19 +110,18 @@ def collect(job: Job, period: Period, opened: Callable[[ClusterConfig, Config], 
                 "warnings": warned,
                 "complete": not warned and day + DAY + config.max_gap + SETTLE <= job.now,
                 "whole": not warned,
+                "held_from_ms": oldest or day,
             }
             job.store.write_evidence(cluster.name, day, found, meta)
 
 
-def _check_retention(job: Job, cluster: ClusterConfig, source: Source, period: Period) -> None:
-    """Q2: a period that begins before what the source holds is not billed without a word."""
+def _check_retention(job: Job, cluster: ClusterConfig, period: Period, oldest: int | None, names: set[str]) -> None:
+    """Q2: a period that begins before the `oldest` sample held (ms), uncollected, is not billed without a word."""
     config = job.config
-    if job.store.meta(cluster.name, period.start - period.start % DAY):
+    begins = max(period.start, _since(cluster, config))
+    collected = job.store.meta(cluster.name, period.start - period.start % DAY)
+    if collected and begins >= collected["held_from_ms"] - config.max_gap:
         return
-    since = cluster.since or config.since
-    begins = max(period.start, to_ms(since, zone_of(config.timezone)) if since else 0)
-    names = {m for p in exporters.configured(config) for m in exporters.metric_names(p)} | set(KUBE_METRICS)
-    oldest = source.oldest(names)
     if oldest is None:
         raise DataError(
             f"cluster {cluster.name}: the source holds no sample of any metric that is read",
@@ -135,6 +137,14 @@ def _check_retention(job: Job, cluster: ClusterConfig, source: Source, period: P
             f"cluster {cluster.name}: the period begins {iso(period.start)}, but the oldest sample is of {iso(oldest)}",
             hint,
         )
+
+
+def _since(cluster: ClusterConfig, config: Config) -> int:
+    """From when on the cluster existed, in ms; a bare date leaves open when on that day."""
+    since = cluster.since or config.since
+    if since is None:
+        return 0
+    return to_ms(since, zone_of(config.timezone)) + (0 if isinstance(since, datetime) else DAY)
 
 
 def report(job: Job, period: Period) -> tuple[Report, Path]:
@@ -216,7 +226,9 @@ def _context(job: Job, cluster: str, period: Period, end: int, problems: Problem
     for name in ("pods", "requests", "labels", "ended", "reporting", "node_labels"):
         small[name] = _within(small[name], first * w, last * w)
     nodes = NodeHistory(small["node_labels"], config, w)
-    every = intervals(small["intervals"], None if config.scrape_interval == "auto" else config.scrape_interval)
+    every = intervals(
+        small["intervals"], None if config.scrape_interval == "auto" else config.scrape_interval, small["nodes"]
+    )
     found = lives(small["nodes"], nodes, every, low, high, gap, w)
     report_lives(found, problems)
     for (family, node), distance in sorted(every.items()):

@@ -1,5 +1,7 @@
 """Any source's samples as an OpenMetrics text, for tests that put them into a real Prometheus."""
 
+import math
+
 from chargeback.sources import Labels
 from chargeback.sources.memory import MemorySource
 
@@ -26,7 +28,7 @@ def _escaped(value: str) -> str:
 
 def _number(value: float) -> str:
     """The shortest text that reads back as the same number."""
-    if value != value:
+    if math.isnan(value):
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "+Inf" if value > 0 else "-Inf"

@@ -145,7 +145,7 @@ class _Divider:
         used = np.zeros(rows.size, np.int64)
         used[group] = sums(e.memory[entry], starts)
         capacity = np.maximum(np.maximum(self.reported.rows.capacity[rows], used), 1)
-        slots = self.field.slots[key // frame.width] * SLOT
+        slots = self.field.slots[rows] * SLOT
         estimated = carried | self.used.silent[node, key % frame.width]
         gib = capacity / (memory.UNITS * 1024) * (self.placement.alive[node, column] / HOUR)
         shares = divide_devices(

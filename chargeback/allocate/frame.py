@@ -119,6 +119,12 @@ class Frame:
         row = self.cluster.nodes.rows(node, np.array([self.last - 1 + self.base]))[0]
         return self.cluster.nodes.facts(node, int(row))
 
+    def fact_rows(self) -> Ints:
+        """(nodes, width): places of the nodes' facts in each window."""
+        windows = np.arange(self.width) + self.base
+        rows = [self.cluster.nodes.rows(n, windows) for n in self.nodes]
+        return np.array(rows, np.int64).reshape(len(self.nodes), self.width)
+
     def shown(self, device: int) -> str:
         """A device for people: node/UUID/instance."""
         return "/".join(p for p in self.devices[device] if p)

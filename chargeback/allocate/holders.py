@@ -33,13 +33,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class Field:
-    """The devices of a day: by device its node, class and slots; `width` columns; which keys were reported."""
+    """The devices of a day: by device its node; of each key that was reported (sorted) the device's class and slots
+    then, since an instance id may come back with another profile.
+    """
 
     node: Ints
-    kind: Ints
-    slots: Ints
     width: int
     reported: Ints
+    kind: Ints
+    slots: Ints
+
+    def kind_at(self, key: Ints) -> Ints:
+        """The class of a device in a window, by key."""
+        return self.kind[find(self.reported, key)] if key.size else key
 
 
 def held(field: Field, key: Ints, pod: Ints, slots: Ints, asked: Asked, uses_key: Ints, uses_pod: Ints) -> Held:
@@ -48,13 +54,13 @@ def held(field: Field, key: Ints, pod: Ints, slots: Ints, asked: Asked, uses_key
     `key`, `pod`, `slots`: pods that device rows name, with the slots that they name (0: none). `uses_key`,
     `uses_pod`: processes. All sorted by (key, pod).
     """
-    device, column = key // field.width, key % field.width
+    column = key % field.width
     kinds = int(max(field.kind.max(initial=0), asked.kind.max(initial=0))) + 1
 
     def pod_key(p: Ints, kind: Ints, at: Ints) -> Ints:
         return (p * kinds + kind) * field.width + at
 
-    named = pod_key(pod, field.kind[device], column)
+    named = pod_key(pod, field.kind_at(key), column)
     wanted, want_row = np.unique(pod_key(asked.pod, asked.kind, asked.column), return_index=True)
     quantity = asked.quantity[want_row] * SLOT
     by_label = np.zeros(wanted.size, np.int64)
@@ -66,7 +72,7 @@ def held(field: Field, key: Ints, pod: Ints, slots: Ints, asked: Asked, uses_key
     all_slots = np.concatenate([slots * SLOT, np.zeros(more[0].size, np.int64)])
     order = np.lexsort((all_pod, all_key))
     all_key, all_pod, all_slots = all_key[order], all_pod[order], all_slots[order]
-    spread = pod_key(all_pod, field.kind[all_key // field.width], all_key % field.width)
+    spread = pod_key(all_pod, field.kind_at(all_key), all_key % field.width)
     found, inverse, number = np.unique(spread, return_inverse=True, return_counts=True)
     place = find(wanted, found)
     each = np.where(place >= 0, (quantity[place] if quantity.size else 0) // number, SLOT)
@@ -88,7 +94,7 @@ def _from_requests(
         _facts(1, scene, asked.node * width + asked.column, (asked.pod, asked.kind, asked.quantity)),
         _facts(2, scene, _located(field, key), (key // width, pod, slots)),
         _facts(3, scene, _located(field, uses_key), (uses_key // width, uses_pod)),
-        _facts(4, scene, _located(field, field.reported), (field.reported // width,)),
+        _facts(4, scene, _located(field, field.reported), (field.reported // width, field.kind, field.slots)),
     ]
     digest = np.zeros(scene.size, np.uint64)
     for at, hashed, _ in parts:
@@ -100,7 +106,7 @@ def _from_requests(
     for i, place in enumerate(first.tolist()):
         rows = [columns[:, at == place] for at, _, columns in parts]
         extra = settle(
-            [(int(d), int(field.kind[d]), int(field.slots[d])) for d in rows[3][0]],
+            [(int(d), int(k), int(s)) for d, k, s in rows[3].T],
             [(int(d), int(p), int(s)) for d, p, s in rows[1].T],
             [(int(d), int(p)) for d, p in rows[2].T],
             [(int(p), int(k), int(q)) for p, k, q in rows[0].T],

@@ -33,25 +33,27 @@ def read(frame: Frame, reported: Reported, people: People, uses: memory.Uses) ->
 
 
 def _field(frame: Frame, reported: Reported) -> tuple[Field, dict[str, int]]:
-    """By device its class of resource and its slots: the replicas label of its resource, else 1 (H5)."""
+    """Of each device row its class of resource and its slots: the replicas label of its resource, else 1 (H5)."""
     kinds: dict[str, int] = {"gpu": 0}
-    profiles = {d: reported.abouts[a][1] for d, a in zip(
-        (reported.rows.key // frame.width).tolist(), reported.about.tolist(), strict=True)}  # fmt: skip
     requests = frame.cluster.requests
     asked_for = set(zip(requests.node, requests.kind, strict=True))
     whole_cards = {d[0] for d in frame.devices if not d[2]}
-    kind_of, slots = np.zeros(len(frame.devices), np.int64), np.ones(len(frame.devices), np.int64)
-    facts = {n: frame.facts(n) for n in frame.nodes}
-    for i, (node, _, instance) in enumerate(frame.devices):
+    device = reported.rows.key // frame.width
+    fact = frame.fact_rows()[frame.node_of[device], reported.rows.key % frame.width]
+    scenes, at = np.unique(np.stack([device, reported.about, fact]), axis=1, return_inverse=True)
+    found = []
+    for d, about, row in scenes.T.tolist():
+        node, _, instance = frame.devices[d]
+        facts = frame.cluster.nodes.facts(node, row)
         kind = "gpu"
         if instance:
-            kind = "mig-" + base_profile(profiles.get(i, ""))
-            if facts[node].mig_strategy == "single" or (node not in whole_cards and (node, kind) not in asked_for):
+            kind = "mig-" + base_profile(reported.abouts[about][1])
+            if facts.mig_strategy == "single" or (node not in whole_cards and (node, kind) not in asked_for):
                 kind = "gpu"
-        replicas = facts[node].replicas.get(kind.replace("-", "_").replace(".", "_"), 1)
-        slots[i] = max(1, replicas)
-        kind_of[i] = kinds.setdefault(kind, len(kinds))
-    return Field(frame.node_of, kind_of, slots, frame.width, reported.rows.key), kinds
+        replicas = facts.replicas.get(kind.replace("-", "_").replace(".", "_"), 1)
+        found.append((kinds.setdefault(kind, len(kinds)), max(1, replicas)))
+    table = np.array(found or [(0, 1)], np.int64)[at.ravel()]
+    return Field(frame.node_of, frame.width, reported.rows.key, table[:, 0], table[:, 1]), kinds
 
 
 def _asked(frame: Frame, people: People, kinds: dict[str, int]) -> Asked:

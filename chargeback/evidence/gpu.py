@@ -76,7 +76,8 @@ class Role:
     """One metric of an exporter: its windows in MiB (or 0 to 1), `exposed` with blanks; by series what it is of.
 
     `pod` is -1 where a series names none, or only the exporter's own; `slot` likewise; `process` tells processes of
-    one pod apart; `about` is a (model, MIG profile); `rank` is a canonical order of the series.
+    one pod apart; `about` is a (model, MIG profile); `dropped` says
+    which blanks were dropped: metric, device, how many; `rank` is a canonical order of the series.
     """
 
     found: Windows
@@ -91,6 +92,7 @@ class Role:
     process: Ints
     replica: Ints
     about: Ints
+    dropped: list[tuple[str, int, int]]
     rank: Ints
     names: tuple[str, ...]
 
@@ -125,29 +127,34 @@ def read(
     if device:
         for name in MEMORY_ROLES:
             metric = getattr(device, name)
-            if metric and (
-                role := _role(cut, profile, metric, device.labels, present, book, MEMORY_LIMIT_MIB, None, problems)
-            ):
+            if metric and (role := _role(cut, profile, metric, device.labels, present, book, MEMORY_LIMIT_MIB, None)):
                 roles[name] = role
         for metric in device.activity:
             if "activity" not in roles and (
-                role := _role(cut, profile, metric, device.labels, present, book, ACTIVITY_LIMIT, None, problems)
+                role := _role(cut, profile, metric, device.labels, present, book, ACTIVITY_LIMIT, None)
             ):
                 roles["activity"] = role
         _learn_totals(roles, totals)
         for name in MEMORY_ROLES:
             if name in roles and _over(roles[name], totals):
                 metric = getattr(device, name)
-                again = _role(cut, profile, metric, device.labels, present, book, MEMORY_LIMIT_MIB, totals, problems)
+                again = _role(cut, profile, metric, device.labels, present, book, MEMORY_LIMIT_MIB, totals)
                 assert again is not None
                 roles[name] = again
     if profile.process_memory:
         role = _role(
             cut, profile, profile.process_memory, profile.process_memory.labels, present, book,
-            MEMORY_LIMIT_MIB, totals, problems,
+            MEMORY_LIMIT_MIB, totals,
         )  # fmt: skip
         if role:
             roles["process"] = role
+    for role in roles.values():
+        for name, where, count in role.dropped:
+            problems.add(
+                "blank-value", "/".join(p for p in book.devices.all()[where] if p),
+                f"{name}: values that mean 'not available' stand for the last good value of at most max_gap before",
+                count=count,
+            )  # fmt: skip
     return Reading(profile, roles)
 
 
@@ -185,7 +192,7 @@ def _learn_totals(roles: dict[str, Role], totals: dict[int, float]) -> None:
 
 def _role(
     cut: Slice, profile: Profile, metric: Metric, mapped: MetricLabels, present: set[str], book: Directory,
-    limit: float, totals: dict[int, float] | None, problems: Problems,
+    limit: float, totals: dict[int, float] | None,
 ) -> Role | None:  # fmt: skip
     names = tuple(dict.fromkeys(n for field_ in mapped for n in field_[1]))
     scale = SCALE[metric.unit]
@@ -206,19 +213,12 @@ def _role(
     if totals is not None:
         allowed = np.minimum(allowed, [4 * totals.get(int(d), np.inf) for d in device])
     mended, at = [], 0
+    blanks: list[tuple[str, int, int]] = []
     for name, found in parts:
         here = allowed[at : at + len(found.labels)] / scale
         clean, dropped = cleaned(cut, name, found, here, names)
         mended.append(clean)
-        for series, count in dropped.items():
-            where = device[at + series]
-            node_name, uuid, instance = book.devices.all()[where]
-            problems.add(
-                "blank-value",
-                f"{node_name}/{uuid}" + (f"/{instance}" if instance else ""),
-                f"{name}: values that mean 'not available' stand for the last good value of at most max_gap before",
-                count=count,
-            )
+        blanks += [(name, int(device[at + series]), count) for series, count in dropped.items()]
         at += len(found.labels)
     found = concat(mended)
     found = replace(found, total=found.total * scale)
@@ -238,6 +238,7 @@ def _role(
         process,
         replica,
         about,
+        blanks,
         rank,
         names,
     )

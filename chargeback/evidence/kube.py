@@ -94,9 +94,11 @@ def read_nodes(cut: Slice, candidates: set[str]) -> Nodes:
     found = {}
     spans = []
     for metric in ("kube_node_info", "kube_node_labels"):
-        f = cut.source.windows(
-            metric, cut.start, cut.end, cut.window, matchers={"node": sorted(candidates)}, values=False
-        )
+        keys = _node_keys(cut, metric)
+        f = concat([
+            cut.source.windows(metric, cut.start, cut.end, cut.window, matchers={key: candidates}, values=False)
+            for key in keys
+        ])  # fmt: skip
         found[metric] = f
         about = [(own(ls, "node"), _node_text(ls, metric)) for ls in f.labels]
         texts = sorted(set(about))
@@ -116,19 +118,18 @@ def _node_text(labels: Labels, metric: str) -> str:
 
 def pod_nodes(cut: Slice) -> dict[str, str]:
     """Pod name -> node, to find the node of an exporter that calls itself by its pod's name."""
-    found = _daily(cut, "kube_pod_info", ["pod", "exported_pod", "node"])
-    return {own(ls, "pod"): ls.get("node", "") for ls in found.labels if ls.get("node")}
+    found = _daily(cut, "kube_pod_info", ["pod", "exported_pod", "node", "exported_node"])
+    return {own(ls, "pod"): own(ls, "node") for ls in found.labels if own(ls, "node")}
 
 
 def read(cut: Slice, nodes: Collection[str], named: set[tuple[str, str]], wanted_labels: Collection[str]) -> Kube:
     """What is known of the pods on `nodes` and of those that exporters name, (namespace, name) in `named`."""
-    info = _windows(
-        cut, "kube_pod_info", ["namespace", "pod", "uid", "node", "created_by_kind", "created_by_name"],
-        {"node": sorted(nodes)},
-    )  # fmt: skip
+    info = _on_nodes(
+        cut, "kube_pod_info", ["namespace", "pod", "uid", "node", "created_by_kind", "created_by_name"], {"node": nodes}
+    )
     owners = _owners(cut)
     rows: list[tuple[Pod, str, tuple[str, str]]] = [
-        (_pod(ls), ls.get("node", ""), _workload(ls, owners)) for ls in info.labels
+        (_pod(ls), own(ls, "node"), _workload(ls, owners)) for ls in info.labels
     ]
     requests, on_node = _requests(cut, nodes)
     names = {(r[0][0], r[0][1]) for r in rows} | named | {(p[0], p[1]) for p, *_ in requests}
@@ -207,16 +208,16 @@ def _requests(
         resources = sorted(r for r in resources if GPU_RESOURCE.fullmatch(r))
         if not resources:
             continue
-        found = _windows(
+        found = _on_nodes(
             cut, metric, ["namespace", "pod", "uid", "node", "container", "resource"],
-            {"node": sorted(nodes), "resource": resources}, values=True,
+            {"node": nodes, "resource": resources}, values=True,
         )  # fmt: skip
         bounds = np.searchsorted(found.series, np.arange(len(found.labels) + 1))
         for i, ls in enumerate(found.labels):
             rows = slice(bounds[i], bounds[i + 1])
             pod = _pod(ls)
             listed.append((pod, found.window[rows]))
-            of = amounts.setdefault((pod, ls["node"], ls["resource"]), {})
+            of = amounts.setdefault((pod, own(ls, "node"), ls["resource"]), {})
             quantity = np.rint(found.total[rows] / found.count[rows]).astype(np.int64)
             for w, q in zip(found.window[rows].tolist(), quantity.tolist(), strict=True):
                 both = of.setdefault(w, [0, 0])
@@ -331,8 +332,20 @@ def _daily(cut: Slice, metric: str, by: list[str]) -> Windows:
 def _windows(
     cut: Slice, metric: str, names: list[str], matchers: Matchers | None = None, values: bool = False
 ) -> Windows:
-    by = [*names, *(f"exported_{n}" for n in names if n in ("namespace", "pod", "container", "uid"))]
+    by = [*names, *(f"exported_{n}" for n in names if n in ("namespace", "pod", "container", "uid", "node"))]
     return cut.source.windows(metric, cut.start, cut.end, cut.window, by=by, matchers=matchers, values=values)
+
+
+def _node_keys(cut: Slice, metric: str) -> list[str]:
+    """The labels that hold an object's node: both where a scrape renames them."""
+    return ["exported_node", "node"] if any(_daily(cut, metric, ["exported_node"]).labels) else ["node"]
+
+
+def _on_nodes(cut: Slice, metric: str, names: list[str], matchers: Matchers, values: bool = False) -> Windows:
+    """A metric of objects on some nodes, whatever label the node is in."""
+    rest = {n: v for n, v in matchers.items() if n != "node"}
+    keys = _node_keys(cut, metric)
+    return concat([_windows(cut, metric, names, {key: matchers["node"], **rest}, values) for key in keys])
 
 
 def _by_pod_names(cut: Slice, metric: str, names: list[str], pods: set[tuple[str, str]], values: bool) -> Windows:

@@ -51,13 +51,7 @@ def measure(cut: Slice, reading: Reading, interval: Floats) -> Measured:
             rows = ~by_pod
             if by_pod.any():
                 pods.append(_pod_sums(cut, role, group, by_pod, full))
-            repeated = role.pod[f.series] >= 0
-            repeated &= rows
-            counted = np.bincount(role.device[f.series[repeated]], minlength=int(role.device.max()) + 1)
-            scrapes = np.unique(group[repeated]) // width
-            for d, n in zip(*np.unique(scrapes, return_counts=True), strict=True):
-                if counted[d] > n:
-                    copies[int(d)] = int(counted[d] - n)
+            copies = _copies(role, group, rows & (role.pod[f.series] >= 0), full, first, width)
         found = once(cut, role, group, rows, full)
         parts[name] = (found.group, found.total, found.count)
     devices = _device_rows(parts, first, width)
@@ -65,6 +59,18 @@ def measure(cut: Slice, reading: Reading, interval: Floats) -> Measured:
     consumers = _consumer_rows(cut, reading.roles.get("process"), pods, full, first, width)
     holders = _holder_rows(cut, roles, full, first, width)
     return Measured(devices, consumers, holders, copies)
+
+
+def _copies(role: Role, group: Ints, rows: Bools, full: Ints, first: int, width: int) -> dict[int, int]:
+    """By device, how many rows by pod repeated its value at once: more samples than the window had scrapes (M2)."""
+    f = role.found
+    groups, at = np.unique(group[rows], return_inverse=True)
+    samples = np.bincount(at, f.count[rows], groups.size)
+    scrapes = np.zeros(groups.size, np.int64)
+    np.maximum.at(scrapes, at, full[role.node[f.series[rows]], f.window[rows] - first])
+    extra = np.where(samples > scrapes, np.bincount(at, minlength=groups.size) - 1, 0)
+    counted = np.bincount(groups // width, extra)
+    return {int(d): int(counted[d]) for d in np.flatnonzero(counted)}
 
 
 def once(cut: Slice, role: Role, group: Ints, rows: Bools, full: Ints) -> Once:

@@ -22,24 +22,29 @@ NO_POD = {"used": "Memory in use without a pod", "idle": "GPUs held without a wo
 PROBLEMS = {
     "blank-value": "Some values meant “not available”. They were dropped, and the last good value stood in if it "
     "was recent.",
-    "bill-gap": "The bill does not cover all hours. List prices were used for those that it lacks.",
+    "capacity-from-book": "No exporter gives a GPU's memory. The price book's figure for the model stands in.",
+    "capacity-unknown": "Nothing gives a GPU's memory. Shares are relative to what was in use.",
     "coarse-scrape": "Samples are far apart. Short use is seen less exactly.",
     "device-level-duplicates": "An exporter repeats a GPU's own memory for each pod that shares it. It was read "
     "once, so nobody pays twice.",
+    "finished-but-named": "An exporter still named pods that had ended. They were not charged any more.",
+    "gpu-count": "More GPUs report than the node should have. The cost was divided among those that report.",
     "gpu-missing": "Nodes have GPUs that did not report. Their cost is shown as not observed.",
     "memory-over-capacity": "Processes reported more memory together than the GPU has. Their shares were scaled "
     "down to the whole.",
     "missing-price": "Some nodes have no price and were charged at zero, as the configuration allows.",
     "no-process-data": "Some shared GPUs give no memory by pod. It was divided by the slots that pods held, and "
     "is marked as estimated.",
+    "node-restarted": "Nodes were away for longer than may be bridged. Nothing was charged in between.",
     "ownership-conflict": "Labels or rules name more than one team, or names differ only in case. Both names are "
     "kept apart.",
-    "price-overlap": "Two prices were in force at once for the same key.",
+    "process-exporter-silent": "Process data stopped while memory stayed in use. The last known shares stood in for a "
+    "limited time and are marked as estimated.",
     "replica-duplicates": "Several replicas hold the same samples. Each moment was read from one of them.",
-    "retention-too-short": "The server no longer holds the whole period.",
     "scrape-gap": "Samples are missing for a while. Shares were carried forward for a limited time and are "
     "marked as estimated.",
-    "shared-training": "Training shared a GPU with other pods.",
+    "stale-pod": "Memory was still shown for pods that had ended. The platform team pays for it.",
+    "team-names-alike": "Names of teams differ only in case. Each has its own invoice.",
     "unattributed-memory": "Some memory in use belongs to no pod that is known. The platform team pays for it.",
     "unknown-mig-profile": "A MIG profile is not in the table for its card.",
     "unknown-team": "A label names a team that is not in the list of teams. Its pods went to the default team.",

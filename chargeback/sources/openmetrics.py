@@ -73,7 +73,7 @@ def read(path: Path, progress: Progress | None = None, wanted: Collection[str] |
                     progress(before + at, total)
         reader.finish()
         before += file.stat().st_size
-    return MemorySource(table.held(), SourceInfo("openmetrics", "", str(path)))
+    return MemorySource(table.held(path), SourceInfo("openmetrics", "", str(path)))
 
 
 def _files(path: Path) -> list[Path]:
@@ -143,7 +143,7 @@ class _Table:
             return _UNWANTED
         return self.keys.setdefault(key, len(self.keys))
 
-    def held(self) -> dict[str, Samples]:
+    def held(self, path: Path) -> dict[str, Samples]:
         """The samples by metric, sorted by (labels, time), each once."""
         columns, self.columns = self.columns, []
         if not columns:
@@ -162,7 +162,7 @@ class _Table:
             if other.size:
                 i = int(other[0])
                 raise DataError(
-                    f"two values of {_text(ordered[int(series[i])])} at {iso(int(time[i]))}: "
+                    f"{path}: two values of {_text(ordered[int(series[i])])} at {iso(int(time[i]))}: "
                     f"{min(value[i - 1], value[i]):g} and {max(value[i - 1], value[i]):g}",
                     "two sources were mixed in these files; give each its own label, or remove one",
                 )

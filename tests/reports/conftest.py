@@ -176,9 +176,9 @@ def build(
     folders = team_folders(teams)
     invoices = {t: f"CB-2026-11-{folders[t]}" for t in teams}
     lines = []
-    for team in teams:
+    for team, owed in teams.items():
         own = [k for k in keys if k[0] == team]
-        amounts = largest_remainder(teams[team], [int(groups[k][2].scaleb(9)) for k in own], own, digits)
+        amounts = largest_remainder(owed, [int(groups[k][2].scaleb(9)) for k in own], own, digits)
         for k, amount in zip(own, amounts, strict=True):
             gpu, gib, cost, guess = groups[k]
             details = settings.teams.get(team)

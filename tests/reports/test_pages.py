@@ -72,7 +72,7 @@ class Page(HTMLParser):
 
 def numbers(text: str) -> set[str]:
     """The digits of each number in a page, whatever separates them."""
-    text = re.sub(r"<(script|style).*?</\1>", " ", text, flags=re.S)
+    text = re.sub(r"<(script|style).*?</\1>", " ", text, flags=re.DOTALL)
     return {re.sub(r"\D", "", n) for n in re.findall(r"\d[\d.,'\u00a0\u202f\u2019 ]*", re.sub(r"<[^>]+>", "|", text))}
 
 
@@ -181,7 +181,7 @@ def test_pages_are_self_contained_and_run_nothing(report: Report, page: str) -> 
     for _, attributes in tags:
         assert not [a for a in attributes if a.startswith("on") or a in ("style", "srcset", "src", "action")]
         assert not re.match(r"[a-z]+:(?!,$)|//", attributes.get("href") or "")
-    style = re.findall(r"<style>(.*?)</style>", html, flags=re.S)
+    style = re.findall(r"<style>(.*?)</style>", html, flags=re.DOTALL)
     assert len(style) == 1 and "url(" not in re.sub(r"url\(#[a-z-]+\)", "", style[0]) and "@import" not in style[0]
     digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
     assert f"'sha256-{digest}'" in html
