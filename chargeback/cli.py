@@ -1,5 +1,6 @@
 """The command line: parse, wire, print, exit. Data goes to stdout, talk to stderr."""
 
+import os
 import sys
 import time
 import traceback
@@ -9,9 +10,11 @@ from typing import Any
 
 import click
 
-from chargeback import __version__, config, demo, pipeline, resources
+from chargeback import __version__, config, demo, doctor, pipeline, pruning, resources
+from chargeback.collecting import How
 from chargeback.errors import ChargebackError, UsageError
-from chargeback.ledger import writing
+from chargeback.evidence.gpu import NodeShare
+from chargeback.ledger import Store, locked, writing
 from chargeback.period import Period, parse_period
 from chargeback.reports import Report
 
@@ -86,29 +89,91 @@ def _job(path: Path, period: str | None, output: Path | None) -> tuple[pipeline.
     return pipeline.prepare(settings, origin, path.resolve().parent, now, progress), chosen
 
 
+def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> NodeShare:  # noqa: ARG001 - click's form
+    if value is None:
+        return NodeShare()
+    index, _, of = value.partition("/")
+    if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of) <= 1000):
+        raise UsageError(f"--shard {value}: not I/N", "write 1/4, 2/4, 3/4 and 4/4 in four runs")
+    return NodeShare(int(index) - 1, int(of))
+
+
+JOBS = click.option(
+    "--jobs", type=click.IntRange(1, 64), default=os.cpu_count() or 1, envvar="CHARGEBACK_JOBS",
+    help="Processes at once; default: one a core. Their number changes nothing in the result.",
+)  # fmt: skip
+REFRESH = click.option(
+    "--refresh", is_flag=True, envvar="CHARGEBACK_REFRESH", help="Pull again what is complete already."
+)
+SHARD = click.option(
+    "--shard", "share", callback=_share, envvar="CHARGEBACK_SHARD", metavar="I/N",
+    help="Only the I-th of N shares of the nodes; the day is whole when all N runs are done.",
+)  # fmt: skip
+
+
 @main.command()
 @_options
-def collect(path: Path, period: str | None, output: Path | None) -> None:
+@JOBS
+@REFRESH
+@SHARD
+def collect(path: Path, period: str | None, output: Path | None, jobs: int, refresh: bool, share: NodeShare) -> None:
     """Pulls evidence, one partition a UTC day and cluster; skips what is complete."""
     job, chosen = _job(path, period, output)
-    pipeline.collect(job, chosen)
+    with locked(job.store.root, "chargeback collect", job.now):
+        pipeline.collect(job, chosen, how=How(refresh, jobs, share))
 
 
 @main.command()
 @_options
-def report(path: Path, period: str | None, output: Path | None) -> None:
+@JOBS
+def report(path: Path, period: str | None, output: Path | None, jobs: int) -> None:
     """Allocates and writes the reports from collected evidence."""
     job, chosen = _job(path, period, output)
-    _tell(*pipeline.report(job, chosen))
+    with locked(job.store.root, "chargeback report", job.now):
+        _tell(*pipeline.report(job, chosen, jobs))
 
 
 @main.command()
 @_options
-def run(path: Path, period: str | None, output: Path | None) -> None:
+@JOBS
+def run(path: Path, period: str | None, output: Path | None, jobs: int) -> None:
     """Collects, then reports."""
     job, chosen = _job(path, period, output)
-    pipeline.collect(job, chosen)
-    _tell(*pipeline.report(job, chosen))
+    with locked(job.store.root, "chargeback run", job.now):
+        pipeline.collect(job, chosen, how=How(jobs=jobs))
+        _tell(*pipeline.report(job, chosen, jobs))
+
+
+@main.command(name="doctor")
+@_options
+@click.option("--json", "as_json", is_flag=True, envvar="CHARGEBACK_JSON", help="For machines.")
+def doctor_(path: Path, period: str | None, output: Path | None, as_json: bool) -> None:
+    """Asks the source what is there and says what can be billed from it, and what is missing."""
+    job, chosen = _job(path, period, output)
+    raise SystemExit(doctor.doctor_command(job, chosen, as_json))
+
+
+@main.command()
+@CONFIG
+@OUTPUT
+@click.option("--keep", required=True, envvar="CHARGEBACK_KEEP", help="Months or days to keep: 13M, 400d.")
+@click.option("--yes", is_flag=True, envvar="CHARGEBACK_YES", help="Remove; without it, only say what would go.")
+def prune(path: Path, output: Path | None, keep: str, yes: bool) -> None:
+    """Shows the store's size by day, and removes evidence that is older than what is to be kept."""
+    settings, _ = config.load(path, output)
+    store, now = Store(settings.store), clock()
+    first = pruning.before(keep, now)
+    with locked(store.root, "chargeback prune", now):
+        found = pruning.days(store)
+        old = [d for d in found if d.day < first]
+        for day in found:
+            click.echo(f"{day.cluster}  {day.day}  {day.size / 2**20:8.1f} MiB  {'goes' if day in old else 'stays'}")
+        size = sum(d.size for d in old) / 2**20
+        click.echo(f"{len(old)} of {len(found)} days lie before {first}: {size:.1f} MiB", err=True)
+        if yes:
+            pruning.remove(old)
+        elif old:
+            click.echo("nothing was removed; --yes removes them", err=True)
 
 
 @main.command(name="demo")

@@ -13,7 +13,17 @@ from chargeback.period import duration_ms, zone_of
 
 Duration = Annotated[int, BeforeValidator(duration_ms)]
 """A length of time, written `5m`, `1h`, `300s`; held in ms."""
-Instant = date | datetime
+
+
+def _instant(value: Any) -> Any:
+    """Text as a date where it is one to the letter, else as a time; pydantic alone would take midnight for a date."""
+    if not isinstance(value, str):
+        return value
+    return date.fromisoformat(value) if len(value.strip()) == 10 else datetime.fromisoformat(value.strip())
+
+
+Instant = Annotated[date | datetime, BeforeValidator(_instant)]
+"""A date (its midnight in the configured time zone, W3) or a time."""
 PurchaseOption = Literal["on-demand", "spot", "reserved", "owned"]
 
 

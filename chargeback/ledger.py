@@ -1,10 +1,12 @@
 """The store: partitions of evidence and charges, and reports; each appears under its name only when it is whole."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 
 from chargeback.errors import CannotWrite, DataError
 from chargeback.evidence.collect import TABLES, Evidence
+from chargeback.evidence.gpu import NodeShare
 from chargeback.period import Period, utc_day
 from chargeback.problems import Problem
 
@@ -54,30 +57,45 @@ class Store:
         return self.root / "usage" / f"cluster={cluster}" / f"date={utc_day(day)}"
 
     def write_evidence(self, cluster: str, day: int, evidence: Evidence, meta: dict[str, Any]) -> None:
-        """Puts a partition in the place of what was there before."""
-        final = self.usage(cluster, day)
+        """Puts a partition in the place of what was there before, as the next revision."""
+        before = self.meta(cluster, day)
+        revision = before["revision"] + 1 if before and before["complete"] else 0
+        _write_partition(self.usage(cluster, day), evidence, meta | {"revision": revision})
 
-        def fill(folder: Path) -> None:
-            for name, table in evidence.tables.items():
-                pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
-            problems = [vars(p) for p in evidence.problems]
-            text = json.dumps({"schema": SCHEMA, **meta, "problems": problems}, indent=1, sort_keys=True)
-            (folder / META).write_text(text + "\n", encoding="utf-8")
+    # Shares of a partition wait under .shares until all are there
 
-        replace_folder(final, fill)
+    def _share(self, cluster: str, day: int, share: NodeShare) -> Path:
+        return (
+            self.root / ".shares" / f"cluster={cluster}" / f"date={utc_day(day)}" / f"{share.index + 1}-of-{share.of}"
+        )
+
+    def write_share(self, cluster: str, day: int, share: NodeShare, evidence: Evidence, meta: dict[str, Any]) -> None:
+        """Keeps the part of a partition that is of a share of the nodes."""
+        _write_partition(self._share(cluster, day, share), evidence, meta | {"revision": 0})
+
+    def share_meta(self, cluster: str, day: int, share: NodeShare) -> dict[str, Any] | None:
+        """What is known of a share's part; None where there is none."""
+        return _read_meta(self._share(cluster, day, share))
+
+    def shares(self, cluster: str, day: int, of: int) -> list[tuple[Evidence, dict[str, Any]]] | None:
+        """All shares' parts of a partition, None until each is there."""
+        parts = []
+        for i in range(of):
+            folder = self._share(cluster, day, NodeShare(i, of))
+            meta = _read_meta(folder)
+            if meta is None:
+                return None
+            tables = {name: _read_table(folder / f"{name}.parquet", name) for name in TABLES}
+            parts.append((Evidence(tables, [Problem(**p) for p in meta["problems"]]), meta))
+        return parts
+
+    def drop_shares(self, cluster: str, day: int) -> None:
+        """Removes parts that have become a partition."""
+        shutil.rmtree(self._share(cluster, day, NodeShare()).parent, ignore_errors=True)
 
     def meta(self, cluster: str, day: int) -> dict[str, Any] | None:
         """What is known of a partition; None where there is none."""
-        path = self.usage(cluster, day) / META
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError):
-            raise DataError(f"{path}: cannot be read", "remove the folder and collect the day again") from None
-        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-            return None
-        return found
+        return _read_meta(self.usage(cluster, day))
 
     def table(self, cluster: str, days: list[int], name: str) -> pa.Table:
         """One of the evidence tables, of several days, in the order of days."""
@@ -86,10 +104,7 @@ class Store:
             path = self.usage(cluster, day) / f"{name}.parquet"
             if not path.exists():
                 continue
-            try:
-                parts.append(pq.read_table(path, schema=TABLES[name], partitioning=None))
-            except (OSError, pa.ArrowException):
-                raise DataError(f"{path}: cannot be read", "remove its folder and collect the day again") from None
+            parts.append(_read_table(path, name))
         return pa.concat_tables(parts)
 
     def problems(self, cluster: str, days: list[int]) -> list[Problem]:
@@ -125,12 +140,45 @@ class Store:
         return self.root / "reports" / (period.name + ("-draft" if draft else ""))
 
 
+def _write_partition(final: Path, evidence: Evidence, meta: dict[str, Any]) -> None:
+    def fill(folder: Path) -> None:
+        for name, table in evidence.tables.items():
+            pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+        problems = [vars(p) for p in evidence.problems]
+        text = json.dumps({"schema": SCHEMA, **meta, "problems": problems}, indent=1, sort_keys=True)
+        (folder / META).write_text(text + "\n", encoding="utf-8")
+
+    replace_folder(final, fill)
+
+
+def _read_meta(folder: Path) -> dict[str, Any] | None:
+    path = folder / META
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        raise DataError(f"{path}: cannot be read", "remove the folder and collect the day again") from None
+    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+
+
+def _read_table(path: Path, name: str) -> pa.Table:
+    try:
+        return pq.read_table(path, schema=TABLES[name], partitioning=None)
+    except (OSError, pa.ArrowException):
+        raise DataError(f"{path}: cannot be read", "remove its folder and collect the day again") from None
+
+
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a new folder and puts it under its final name when it is whole; a former one goes then."""
+    """Fills a new folder and puts it under its final name when it is whole; a former one goes then.
+
+    Whoever is killed between the two renames leaves the former folder under its other name: it is put back first.
+    """
     with writing(final):
         final.parent.mkdir(parents=True, exist_ok=True)
-        new = final.parent / f".{final.name}.new-{os.getpid()}"
-        old = final.parent / f".{final.name}.old-{os.getpid()}"
+        new, old = final.parent / f".{final.name}.new", final.parent / f".{final.name}.old"
+        if old.exists() and not final.exists():
+            old.rename(final)
         for leftover in (new, old):
             shutil.rmtree(leftover, ignore_errors=True)
         new.mkdir()
@@ -141,4 +189,39 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
             new.rename(final)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+            if final.exists():
+                shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(store: Path, what: str, now: int) -> Iterator[None]:
+    """One run at a time over a store. Raises `CannotWrite` that says who holds it and since when.
+
+    The kernel holds the lock for as long as its owner lives, so that of a dead run is free at once.
+    """
+    path = store / ".lock"
+    with writing(path):
+        store.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise CannotWrite(
+                f"{store}: another run holds the store: {_owner(file.read(), now)}", "wait until it is done"
+            ) from None
+        file.truncate(0)
+        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "what": what, "since_ms": now}, file)
+        file.flush()
+        yield
+        file.truncate(0)
+
+
+def _owner(text: str, now: int) -> str:
+    try:
+        held = json.loads(text)
+        age = max(0, now - held["since_ms"]) // 1000
+        return f"{held['what']} on {held['host']}, process {held['pid']}, for {age} s"
+    except (ValueError, KeyError, TypeError):
+        return "one that has just begun"

@@ -14,7 +14,7 @@ from chargeback.config import Config, OwnershipRule
 from chargeback.evidence.kube import sanitized
 from chargeback.period import to_ms, zone_of
 from chargeback.pods import NO_POD, Pod
-from chargeback.problems import Problems
+from chargeback.problems import Problem, Problems
 from chargeback.tables import Ints, Timeline, times
 
 Parts = tuple[tuple[str, int], ...]
@@ -36,8 +36,8 @@ class Owner:
 class Owners:
     """Look-up of `Owner`s: `rows(pods, code, window)` gives places in `owners`."""
 
-    def __init__(self, labels: pa.Table, config: Config, w: int, problems: Problems) -> None:
-        self._config, self._w, self._problems = config, w, problems
+    def __init__(self, labels: pa.Table, config: Config, w: int) -> None:
+        self._config, self._w, self._problems = config, w, Problems()
         self.owners: list[Owner] = []
         self._place: dict[Owner, int] = {}
         zone = zone_of(config.timezone)
@@ -50,11 +50,10 @@ class Owners:
         firsts, lasts = times(labels["first"]) // w, times(labels["last"])
         for ns, name, uid, text, first, last in zip(*columns, firsts.tolist(), lasts.tolist(), strict=True):
             events.setdefault((ns, name, uid), []).append((first, last // w, last, text))
-        for found in events.values():
-            found.sort()
-        self._events = events
+        self._events = {pod: _joined(sorted(found)) for pod, found in events.items()}
+        self._known: dict[Pod, tuple[list[tuple[int, int]], list[Problem]]] = {}
         self._names: dict[tuple[str, str], list[Pod]] = {}
-        for pod in events:
+        for pod in self._events:
             self._names.setdefault(pod[:2], []).append(pod)
 
     @cached_property
@@ -63,11 +62,18 @@ class Owners:
         moments = {m for since, until, _ in self._rules for m in (since, until) if abs(m) < _EVER}
         return sorted(-(-m // self._w) for m in moments)
 
-    def rows(self, pods: Sequence[Pod], code: Ints, window: Ints) -> Ints:
-        """For rows (code of a pod in `pods`, window) the place of the owner in `owners`."""
+    def rows(self, pods: Sequence[Pod], code: Ints, window: Ints, problems: Problems) -> Ints:
+        """For rows (code of a pod in `pods`, window) the place of the owner in `owners`; what is odd goes to
+        `problems`.
+        """
+        for pod in pods:
+            if pod not in self._known:
+                self._problems = Problems()
+                self._known[pod] = (self._segments(pod), self._problems.sorted())
+            problems.extend(self._known[pod][1])
         keys, windows, owners = [], [], []
         for i, pod in enumerate(pods):
-            for start, owner in self._segments(pod):
+            for start, owner in self._known[pod][0]:
                 keys.append(i)
                 windows.append(start)
                 owners.append(owner)
@@ -145,6 +151,18 @@ class Owners:
             self._place[owner] = len(self.owners)
             self.owners.append(owner)
         return self._place[owner]
+
+
+def _joined(events: list[Event]) -> list[Event]:
+    """Stretches of one set of labels that follow one another without a window between them as one."""
+    out: list[Event] = []
+    for event in events:
+        if out and out[-1][3] == event[3] and event[0] <= out[-1][1] + 1:
+            first, last, ms, text = out[-1]
+            out[-1] = (first, max(last, event[1]), max(ms, event[2]), text)
+        else:
+            out.append(event)
+    return out
 
 
 def _at(events: list[Event], window: int) -> dict[str, str]:

@@ -47,10 +47,10 @@ INVENTORY = _schema(  # devices of the partition; one row a (device, exporter)
     gpu_model=pa.string(),
     mig_profile=pa.string(),
     device_rows=pa.bool_(),  # reported at device level, not by processes alone
-    names_pods=pa.bool_(),  # a process series of this exporter named a pod here
     first=TIME,  # first and last window with a report
     last=TIME,
 )
+AT_ONCE = _schema(node=pa.string(), gpus=pa.int64())  # the most GPUs that a node showed at once (C5)
 NODES = _schema(  # stretches of samples without an empty window between them
     node=pa.string(),
     family=pa.string(),  # an exporter's name, or kube-state-metrics, with "/replica" behind it

@@ -63,7 +63,7 @@ def by_hour(
     window = column + frame.base
     pods = [*pods, NO_POD]
     pod = np.where(pod < 0, len(pods) - 1, pod)
-    owner = frame.cluster.owners.rows(pods, pod, window)
+    owner = frame.cluster.owners.rows(pods, pod, window, frame.problems)
     hour = window * frame.w // HOUR
     price, facts = entry[node, column], fact[node, column]
     code = np.zeros(cost.size, np.int64)

@@ -42,6 +42,7 @@ def run(cluster: Cluster, tables: dict[str, pa.Table], first: int, last: int, le
     entries = memory.entries(used.uses, held.key, held.pod, held.slots)
     entries, rest = memory.explain(entries, reported.rows)
     holding.tell(frame, people, entries, rest, reported.rows)
+    entries = memory.scaled(entries, reported.rows)
     charges = Charges()
     placement = placing.place(frame, reported, charges)
     divider = _Divider(frame, reported, people, used, field, entries, placement, charges)
@@ -144,8 +145,10 @@ class _Divider:
         group = which[starts]
         used = np.zeros(rows.size, np.int64)
         used[group] = sums(e.memory[entry], starts)
+        held = np.zeros(rows.size, np.int64)
+        held[group] = sums(e.slots[entry], starts)
         capacity = np.maximum(np.maximum(self.reported.rows.capacity[rows], used), 1)
-        slots = self.field.slots[rows] * SLOT
+        slots = np.maximum(self.field.slots[rows] * SLOT, held)
         estimated = carried | self.used.silent[node, key % frame.width]
         gib = capacity / (memory.UNITS * 1024) * (self.placement.alive[node, column] / HOUR)
         shares = divide_devices(

@@ -33,13 +33,13 @@ class Anonymous:
     gpus: Ints
 
 
-def place(reported: Bools, cost: Ints, wanted: Ints, begun: Ints, reach: int) -> tuple[Placed, Anonymous, Ints]:
+def place(reported: Bools, cost: Ints, wanted: Ints, begun: Ints, reach: int) -> tuple[Placed, Anonymous]:
     """Divides one node's cost among its GPUs, column by column.
 
     `reported`: (n GPUs in UUID order, width); column 0 is what was reported before the others. By column: `cost` in
     nano-units (-1: the node is not billed there), `wanted` how many GPUs the node has, `begun` the first column of
     its life. `reach`: `max_gap` in columns. Those that report come first, then those most recently heard of, while
-    there is room (C5). The third result is, by column, how many GPUs were seen at once.
+    there is room (C5).
     """
     n, width = reported.shape
     columns = np.arange(width)
@@ -67,5 +67,4 @@ def place(reported: Bools, cost: Ints, wanted: Ints, begun: Ints, reach: int) ->
     return (
         Placed(gpu, column, source, state, part),
         Anonymous(at[keep], rest[keep], missing[keep]),
-        seen,
     )

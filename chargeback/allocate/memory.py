@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chargeback.money import divide
-from chargeback.tables import Bools, Floats, Ints, expand, find, starts_of, sums
+from chargeback.tables import Bools, Floats, Ints, expand, find, sizes, starts_of, sums
 
 UNITS = 2**30
 """Units in a MiB."""
@@ -230,6 +230,21 @@ def _with(found: Entries, extra: Uses) -> Entries:
         keys[order][starts], pods[order][starts], column(found.memory, extra.memory), column(found.slots, zero),
         column(found.has_data, zero) > 0, column(found.guess, zero) > 0,
     )  # fmt: skip
+
+
+def scaled(found: Entries, devices: Devices) -> Entries:
+    """M4: memory of consumers that adds up to more than a device's capacity, scaled to it."""
+    starts = starts_of(found.key)
+    row = find(devices.key, found.key[starts])
+    total = sums(found.memory, starts)
+    over = np.flatnonzero((total > devices.capacity[row]) & (devices.capacity[row] > 0))
+    if not over.size:
+        return found
+    _, rows = expand(starts[over], sizes(starts, found.key.size)[over])
+    firsts = np.cumsum(np.append(0, sizes(starts, found.key.size)[over]))[:-1]
+    memory = found.memory.copy()
+    memory[rows], _ = divide(devices.capacity[row[over]], found.memory[rows], firsts, total[over])
+    return Entries(found.key, found.pod, memory, found.slots, found.has_data, found.guess)
 
 
 def over_capacity(found: Entries, devices: Devices) -> Bools:

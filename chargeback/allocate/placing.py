@@ -49,8 +49,8 @@ def place(frame: Frame, reported: Reported, charges: Charges) -> Placement:
         cost = np.where(alive > 0, scaled(price, alive, span), -1)
         out.node_cost += int(cost[cost > 0].sum())
         mine = np.flatnonzero(frame.node_of_gpu == n)
-        placed, unknown, at_once = gaps.place(seen[mine], cost, wanted, begun, frame.reach)
-        _tell(frame, name, at_once, wanted[cost >= 0], unknown, placed)
+        placed, unknown = gaps.place(seen[mine], cost, wanted, begun, frame.reach)
+        _tell(frame, name, unknown, placed)
         nodes.append(np.full(placed.gpu.size, n))
         parts.append((mine[placed.gpu], placed.column, placed.source, placed.state, placed.cost))
         nothing = np.full(unknown.column.size, -1)
@@ -93,7 +93,14 @@ def _price(frame: Frame, n: int, alive: Ints, out: Placement) -> tuple[Ints, Int
             name, facts.instance_type, facts.region, facts.option, windows[at] * frame.w
         )
         price[at] = np.maximum(found, 0)
-        wanted[at] = prices.gpus(facts.instance_type) or facts.gpu_count or frame.cluster.seen_at_once.get(name, 1)
+        seen = frame.cluster.seen_at_once.get(name, 1)
+        known = prices.gpus(facts.instance_type) or facts.gpu_count or seen
+        if seen > known:
+            frame.problems.add(
+                "gpu-count", name, f"{seen} GPUs were seen at once, more than the {known} that it should have",
+                count=int(at.size),
+            )  # fmt: skip
+        wanted[at] = max(known, seen)
         unpriced = at[found < 0]
         if unpriced.size:
             key = ("" if facts.instance_type else name, facts.instance_type, facts.region, facts.option)
@@ -102,14 +109,8 @@ def _price(frame: Frame, n: int, alive: Ints, out: Placement) -> tuple[Ints, Int
     return price, span, wanted
 
 
-def _tell(frame: Frame, name: str, at_once: Ints, wanted: Ints, unknown: gaps.Anonymous, placed: gaps.Placed) -> None:
+def _tell(frame: Frame, name: str, unknown: gaps.Anonymous, placed: gaps.Placed) -> None:
     add = frame.problems.add
-    if n := int((at_once > wanted).sum()):
-        add(
-            "gpu-count", name,
-            f"up to {int(at_once.max())} GPUs report at once, more than the {int(wanted.max())} that it should have",
-            count=n,
-        )  # fmt: skip
     if unknown.column.size:
         add(
             "gpu-missing", name,

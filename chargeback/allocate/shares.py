@@ -43,7 +43,9 @@ def divide_devices(
         larger = np.maximum(
             share(fine, memory, np.repeat(np.maximum(whole, 1), size)), share(fine, held, np.repeat(slots, size))
         )
-        used, rest = divide(cost, larger, starts, np.maximum(sums(larger, starts), _FINE))
+        # floors of parts that make up the whole may miss it by a unit each; then they are the whole
+        total = sums(larger, starts)
+        used, rest = divide(cost, larger, starts, np.where(total >= _FINE - size, np.maximum(total, 1), _FINE))
     else:
         used, rest = divide(cost, memory, starts, np.maximum(whole, 1))
     by_memory, by_held = all_memory > 0, all_held > 0

@@ -35,14 +35,18 @@ def collect(
     gpu_types: Collection[str],
     start: int,
     end: int,
+    share: gpu.NodeShare = gpu.ALL_NODES,
 ) -> Evidence:
-    """Reads `[start, end)` (ms, on window edges) of a cluster; `gpu_types` are instance types with GPUs (C1)."""
+    """Reads `[start, end)` (ms, on window edges) of a cluster, or of a share of its nodes.
+
+    `gpu_types` are instance types with GPUs (C1).
+    """
     cut = Slice(source, start, end, config.window, config.max_gap)
     problems = Problems()
     present = source.metrics(start, end)
     wanted = wanted_labels(config)
     known = kube.node_names(cut)
-    book = gpu.Directory(known, kube.pod_nodes(cut), config.system_pods, replica_label)
+    book = gpu.Directory(known, kube.pod_nodes(cut), config.system_pods, replica_label, share=share)
     totals: dict[int, float] = {}
     readings = []
     for profile in sorted(profiles, key=lambda p: p.device_memory is None):
@@ -56,11 +60,12 @@ def collect(
     if several:
         problems.add(
             "replica-duplicates", book.replica_label or "", "several replicas scraped the same; one was read (M7)",
-            severity="info",
+            count=several, severity="info",
         )  # fmt: skip
     for reading in readings:
         measured = measure(cut, reading, intervals[reading.profile.name])
         rows.measured(reading, measured)
+        rows.at_once(measured, cut.window // np.maximum(intervals[reading.profile.name], 1))
         for device, count in measured.copies.items():
             problems.add(
                 "device-level-duplicates",
@@ -69,12 +74,41 @@ def collect(
                 count=count,
                 severity="info",
             )
-    candidates = {n for (n,) in book.nodes.all() if n} | kube.gpu_typed_nodes(cut, gpu_types)
+    candidates = {n for (n,) in book.nodes.all() if n} | {n for n in kube.gpu_typed_nodes(cut, gpu_types) if n in share}
     nodes = kube.read_nodes(cut, candidates)
     rows.nodes(cut, nodes)
     named = {(p[0], p[1]) for p in book.pods.all()}
     rows.kube(kube.read(cut, candidates, named, wanted), nodes)
     return Evidence(rows.tables(), problems.sorted())
+
+
+def merged(parts: list[Evidence]) -> Evidence:
+    """Shares of one partition as one: the same tables that a single reading gives."""
+    if len(parts) == 1:
+        return parts[0]
+    tables = {}
+    for name, schema in TABLES.items():
+        table = pa.concat_tables([p.tables[name] for p in parts]).combine_chunks()
+        if name == "intervals":
+            tables[name] = _merged(table)
+            continue
+        if name not in ("devices", "consumers", "holders"):  # namespaces and pods may be known to several shares
+            table = table.group_by(schema.names).aggregate([]).select(schema.names).cast(schema)
+        if name == "pods":
+            table = _told(table)
+        tables[name] = table.sort_by(_order(schema))
+    problems = Problems()
+    for part in parts:
+        problems.extend(part.problems)
+    return Evidence(tables, problems.sorted())
+
+
+def _told(pods: pa.Table) -> pa.Table:
+    """Without rows of a share that only heard a pod's name, where another knows its node."""
+    keys = list(zip(*(pods[c].to_pylist() for c in ("namespace", "pod", "pod_uid")), strict=True))
+    known = {k for k, node in zip(keys, pods["node"].to_pylist(), strict=True) if node}
+    keep = [bool(node) or k not in known for k, node in zip(keys, pods["node"].to_pylist(), strict=True)]
+    return pods.filter(pa.array(keep, pa.bool_()))
 
 
 def wanted_labels(config: Config) -> set[str]:
@@ -200,17 +234,45 @@ class _Rows:
         code, window, about = code[order], window[order], about[order]
         begins = np.append(True, code[1:] != code[:-1]) if code.size else np.empty(0, bool)
         found = code[begins]
-        names_pods = bool((np.asarray(m.consumers["pod"]) >= 0).any())
         self._add(
             "inventory",
             **self._device(found),
             exporter=[name] * found.size,
             **self._about(about[np.append(begins[1:], True)] if code.size else about),
             device_rows=np.isin(found, device),
-            names_pods=[names_pods] * found.size,
             first=self._windows(window[begins]),
             last=self._windows(window[np.append(begins[1:], True)] if code.size else []),
         )
+
+    def at_once(self, m: Measured, scrapes: np.ndarray) -> None:
+        """C5: by node the most GPUs at once. `scrapes`: by node, those of a full window. In a window in which a card
+        was replaced, each of the two has a part of them, and together they are one.
+        """
+        kinds = ("devices", "consumers")
+        device, window, samples = (
+            np.concatenate([np.asarray(getattr(m, k)[c], np.int64) for k in kinds])
+            for c in ("device", "window", "samples")
+        )
+        if not device.size:
+            return
+        devices = self._book.devices.all()
+        node_names = [n for (n,) in self._book.nodes.all()]
+        gpus = {key: i for i, key in enumerate(sorted({d[:2] for d in devices}))}
+        gpu = np.array([gpus[d[:2]] for d in devices], np.int64)[device]
+        node_of = np.array([node_names.index(g[0]) if g[0] in node_names else -1 for g in gpus], np.int64)
+        scenes, at = np.unique(np.stack([window, gpu]), axis=1, return_inverse=True)
+        most = np.zeros(scenes.shape[1], np.int64)
+        np.maximum.at(most, at.ravel(), samples)
+        node = node_of[scenes[1]]
+        full = np.maximum(np.append(scrapes, 1)[node], 1)
+        part = np.minimum(most, full) / full
+        by_node, place = np.unique(np.stack([scenes[0], node]), axis=1, return_inverse=True)
+        together = np.maximum(np.rint(np.bincount(place.ravel(), part)).astype(np.int64), 1)
+        best: dict[str, int] = {}
+        for n, count in zip(by_node[1].tolist(), together.tolist(), strict=True):
+            if n >= 0:
+                best[node_names[n]] = max(best.get(node_names[n], 0), count)
+        self._add("at_once", node=list(best), gpus=list(best.values()))
 
     def stretches(self, family: str, node: list[str], first: Ints, last: Ints) -> None:
         self._add("nodes", node=node, family=[family] * len(node), first=first, last=last)
@@ -258,9 +320,12 @@ class _Rows:
         out = {}
         for name, schema in TABLES.items():
             table = pa.concat_tables([schema.empty_table(), *self._parts[name]]).combine_chunks()
-            keys = [(f.name, "ascending") for f in schema if f.type != pa.float64()]
-            out[name] = table.sort_by(keys) if name != "intervals" else _merged(table)
+            out[name] = table.sort_by(_order(schema)) if name != "intervals" else _merged(table)
         return out
+
+
+def _order(schema: pa.Schema) -> list[tuple[str, str]]:
+    return [(f.name, "ascending") for f in schema if f.type != pa.float64()]
 
 
 def _merged(intervals: pa.Table) -> pa.Table:
@@ -278,6 +343,7 @@ TABLES = {
     "consumers": schemas.CONSUMERS,
     "holders": schemas.HOLDERS,
     "inventory": schemas.INVENTORY,
+    "at_once": schemas.AT_ONCE,
     "nodes": schemas.NODES,
     "node_labels": schemas.NODE_LABELS,
     "intervals": schemas.INTERVALS,

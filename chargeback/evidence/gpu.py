@@ -1,6 +1,7 @@
 """What exporters say of devices, of memory by process or pod, and of who holds what."""
 
 import fnmatch
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -16,14 +17,29 @@ from chargeback.evidence.readings import (
     concat,
     label,
 )
+from chargeback.period import DAY
 from chargeback.problems import Problems
-from chargeback.sources import Labels, Windows
+from chargeback.sources import Labels, Matchers, Windows
 from chargeback.tables import find, starts_of
 
 SCALE = {"bytes": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 2.0**10, "ratio": 1.0, "percent": 0.01}
 MEMORY_LIMIT_MIB = 2.0 * 2**20  # no card has 2 TiB; where its total is known, 4 times that is the limit (M3)
 ACTIVITY_LIMIT = 2.0
 MEMORY_ROLES = ("used", "free", "reserved", "total")
+
+
+@dataclass(frozen=True)
+class NodeShare:
+    """Every node, or the `index`-th (from 0) of `of` shares into which nodes fall by a digest of their name."""
+
+    index: int = 0
+    of: int = 1
+
+    def __contains__(self, node: str) -> bool:
+        return self.of == 1 or zlib.crc32(node.encode()) % self.of == self.index
+
+
+ALL_NODES = NodeShare()
 
 
 @dataclass
@@ -52,6 +68,7 @@ class Directory:
     pods: Names = field(default_factory=Names)
     about: Names = field(default_factory=Names)
     homes: dict[str, str] = field(default_factory=dict)
+    share: NodeShare = ALL_NODES
 
     def node_of(self, labels: Labels, names: tuple[str, ...]) -> str:
         """The node that a series speaks of: of its labels the first that Kubernetes knows as a node, or as a pod
@@ -200,7 +217,9 @@ def _role(
     for name in metric.metric:
         if name not in present:
             continue
-        found = cut.source.windows(name, cut.start, cut.end, cut.window)
+        matchers = _of_share(cut, name, mapped, book)
+        found = cut.source.windows(name, cut.start, cut.end, cut.window, matchers=matchers)
+        found = _only_share(found, mapped, book)
         parts.append((name, found))
         metrics += [name] * len(found.labels)
     if not any(f.labels for _, f in parts):
@@ -242,6 +261,31 @@ def _role(
         rank,
         names,
     )
+
+
+def _of_share(cut: Slice, metric: str, mapped: MetricLabels, book: Directory) -> Matchers | None:
+    """Matchers that let the share's nodes through; None where all are wanted, or no label tells them apart."""
+    if book.share.of == 1:
+        return None
+    keys = [*mapped.node, *(f"exported_{n}" for n in mapped.node)]
+    day = cut.start - cut.start % DAY
+    found = cut.source.windows(metric, day, day + DAY, DAY, by=[*keys, "pod"], values=False).labels
+    mine = [ls for ls in found if book.node_of(ls, mapped.node) in book.share]
+    key = next((k for k in keys if found and all(ls.get(k) for ls in found)), None)
+    return {key: {ls[key] for ls in mine}} if key else None
+
+
+def _only_share(found: Windows, mapped: MetricLabels, book: Directory) -> Windows:
+    if book.share.of == 1:
+        return found
+    mine = np.array([book.node_of(ls, mapped.node) in book.share for ls in found.labels], bool)
+    rows = mine[found.series] if found.series.size else mine[:0]
+    code = np.cumsum(mine) - 1
+    return Windows(
+        [ls for ls, ok in zip(found.labels, mine, strict=True) if ok],
+        code[found.series[rows]], found.window[rows], found.total[rows], found.count[rows],
+        found.low[mine], found.high[mine],
+    )  # fmt: skip
 
 
 def _subjects(labels: list[Labels], mapped: MetricLabels, book: Directory, device_level: bool) -> tuple[Ints, ...]:

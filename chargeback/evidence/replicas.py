@@ -10,17 +10,17 @@ from chargeback.tables import find, starts_of
 
 def read_one(
     cut: Slice, readings: list[Reading], book: Directory, intervals: dict[str, Floats]
-) -> tuple[list[Reading], bool]:
+) -> tuple[list[Reading], int]:
     """Rows of the replica with the most device samples, ties by name; where a node's devices are not reported, of the
-    one with the most process samples. Tells whether there was a choice.
+    one with the most process samples. Tells on how many nodes there was a choice.
     """
     if book.replica_label is None:
-        return readings, False
+        return readings, 0
     label = book.replica_label
     roles = [role for r in readings for role in r.roles.values()]
     names = sorted({ls.get(label, "") for role in roles for ls in role.found.labels})
     if len(names) < 2:
-        return readings, False
+        return readings, 0
     place = {n: i for i, n in enumerate(names)}
     codes = {id(r): np.array([place[ls.get(label, "")] for ls in r.found.labels], np.int64) for r in roles}
     votes = [v for r in readings for v in _votes(cut, r, codes, len(names), intervals[r.profile.name])]
@@ -29,7 +29,8 @@ def read_one(
     total = np.bincount(inverse.ravel(), count).astype(np.int64)
     keys = keys[:, np.lexsort((keys[3], -total, keys[2], keys[1], keys[0]))]
     best = keys[:, starts_of(keys[0], keys[1])]
-    several = best.shape[1] < np.unique(np.stack([node, window, replica]), axis=1).shape[1]
+    choices, number = np.unique(np.unique(np.stack([node, window, replica]), axis=1)[:2], axis=1, return_counts=True)
+    several = np.unique(choices[0][number > 1]).size
     span = int(window.max(initial=0)) + 1
     return [_only(r, codes, best[0] * span + best[1], best[3], span) for r in readings], several
 

@@ -1,6 +1,7 @@
 """What an exporter's series mean: the shipped profiles (one YAML file each) and those of the configuration."""
 
 from collections.abc import Collection
+from functools import cache
 
 from chargeback.config import Config, Metric, Profile
 from chargeback.documents import parse, read_yaml
@@ -12,6 +13,7 @@ DEVICE_ORDER = ("dcgm-exporter", "nvidia_gpu_exporter", "nvitop-exporter", "hami
 PROCESS_ORDER = ("process", "pod-gpu-metrics-exporter", "dcgm-exporter", "hami", "hami-legacy")
 
 
+@cache
 def shipped() -> dict[str, Profile]:
     """Every shipped profile by name."""
     found = {}

@@ -49,6 +49,14 @@ class Sums:
         local = _local_dates(charges["start"], timezone)
         self.daily.append(summed(charges.append_column("date", local), ("team", "date", "kind")))
 
+    def extend(self, other: "Sums") -> None:
+        """Takes in what was added up elsewhere."""
+        self.lines += other.lines
+        self.detail += other.detail
+        self.daily += other.daily
+        self.node_cost += other.node_cost
+        self.carried += other.carried
+
     def merged(self, name: str) -> pa.Table:
         """All that came in, added up."""
         tables = getattr(self, name)

@@ -269,7 +269,7 @@ def test_a_nodes_cost_is_all_of_it_its_gpus(
 ) -> None:
     reported, cost, wanted, began, reach = given_
     seen = np.array(reported, bool)
-    placed, unknown, _ = place(seen, ints(cost), ints(wanted), ints(began), reach)
+    placed, unknown = place(seen, ints(cost), ints(wanted), ints(began), reach)
     sums: dict[int, int] = defaultdict(int)
     for column, part in zip(placed.column.tolist(), placed.cost.tolist(), strict=True):
         assert part >= 0
