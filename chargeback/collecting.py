@@ -26,6 +26,8 @@ from chargeback.sources.prometheus import PrometheusSource
 SETTLE = 15 * 60_000
 """After a day and `max_gap` more, ms until nothing more of it can come."""
 NODES_AT_ONCE = 64
+WHOLE_AND_RAW = {"partial_response": "false", "max_source_resolution": "0s"}
+"""What Thanos needs to be told: no answer with holes, no downsampled data. Other servers pass over it."""
 Opener = Callable[[ClusterConfig, Config], Source]
 
 
@@ -51,7 +53,9 @@ def open_source(cluster: ClusterConfig, config: Config) -> Source:
         source = read_openmetrics(cluster.source.openmetrics, wanted=wanted)
     else:
         assert cluster.source.prometheus is not None
-        source = PrometheusSource(cluster.source.prometheus)
+        known = {**WHOLE_AND_RAW, "dedup": "false" if cluster.source.replica_label else "true"}
+        asked = {**known, **cluster.source.prometheus.params}
+        source = PrometheusSource(cluster.source.prometheus.model_copy(update={"params": asked}))
     label = cluster.source.cluster_label
     return OneOf(source, label, cluster.name) if label else source
 

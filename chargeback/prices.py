@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from chargeback.config import Instant, Model, PurchaseOption
 from chargeback.documents import Origin, parse, read_yaml
 from chargeback.errors import ConfigError
-from chargeback.money import parse_price
+from chargeback.money import parse_price, to_decimal
 from chargeback.period import HOUR, month_lengths, to_ms
 from chargeback.resources import pricing as pricing_dir
 
@@ -184,7 +184,7 @@ def _entry(e: PriceEntry, place: int, book: str, zone: tzinfo, path: Path) -> En
     amount = e.per_month if e.per_hour is None else e.per_hour
     return Entry(
         e.node or "", e.instance_type or "", e.region or "", e.purchase_option or "", amount or 0, monthly, start, end,
-        f"{book}#{place + 1} {what}",
+        f"{book}#{place + 1} {what}: {to_decimal(amount or 0).normalize():f} a {'month' if monthly else 'hour'}",
     )  # fmt: skip
 
 
