@@ -12,8 +12,8 @@ from typing import Any
 from chargeback import __version__, exporters
 from chargeback.config import ClusterConfig, Config
 from chargeback.errors import DataError
+from chargeback.evidence.collect import Evidence, merged, wanted_labels
 from chargeback.evidence.collect import collect as read_partition
-from chargeback.evidence.collect import merged, wanted_labels
 from chargeback.evidence.gpu import ALL_NODES, NodeShare
 from chargeback.evidence.kube import METRICS as KUBE_METRICS
 from chargeback.job import Job
@@ -82,11 +82,11 @@ def collect(job: Job, period: Period, opened: Opener = open_source, how: How = A
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(min(how.jobs, len(missing)), context) as pool:
                 coming = [pool.submit(_pull, task, day, None) for day in missing]
-                for _, done in zip(steps, coming, strict=True):
-                    done.result()
+                for day, done in zip(steps, coming, strict=True):
+                    _keep(task, day, *done.result())
         else:
             for day in steps:
-                _pull(task, day, source)
+                _keep(task, day, *_pull(task, day, source))
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,10 @@ class _Task:
     share: NodeShare
 
 
-def _pull(task: _Task, day: int, source: Source | None) -> None:
-    """Reads a partition, group of nodes by group of nodes, and puts it into the store."""
+def _pull(task: _Task, day: int, source: Source | None) -> tuple[Evidence, dict[str, Any]]:
+    """Reads a partition, group of nodes by group of nodes; with what is known of it. Writes nothing: a process that
+    outlives a killed run must not touch a store whose lock is free by then.
+    """
     config, cluster = task.config, task.cluster
     source = source or open_source(cluster, config)
     end = min(day + DAY, -(-task.now // config.window) * config.window)
@@ -133,22 +135,28 @@ def _pull(task: _Task, day: int, source: Source | None) -> None:
         "whole": not warned,
         "held_from_ms": task.oldest or day,
     }
+    return evidence, meta
+
+
+def _keep(task: _Task, day: int, evidence: Evidence, meta: dict[str, Any]) -> None:
+    """Puts a partition into the store, or a share's part of it, and the whole once all parts are there."""
+    cluster = task.cluster
     if task.share.of == 1:
         task.store.write_evidence(cluster.name, day, evidence, meta)
         return
     task.store.write_share(cluster.name, day, task.share, evidence, meta)
     if (shares := task.store.shares(cluster.name, day, task.share.of)) is not None:
-        task.store.write_evidence(cluster.name, day, merged([e for e, _ in shares]), _together([m for _, m in shares]))
+        whole = merged([e for e, _ in shares])
+        rows = {name: t.num_rows for name, t in whole.tables.items()}
+        task.store.write_evidence(cluster.name, day, whole, _together([m for _, m in shares]) | {"rows": rows})
         task.store.drop_shares(cluster.name, day)
 
 
 def _together(metas: list[dict[str, Any]]) -> dict[str, Any]:
     """What is known of a partition from what is known of its shares."""
     first = {k: v for k, v in metas[0].items() if k not in ("schema", "problems", "revision")}
-    tables = {name for m in metas for name in m["rows"]}
     return first | {
         "asked": [first["asked"][0], min(m["asked"][1] for m in metas)],
-        "rows": {name: sum(m["rows"][name] for m in metas) for name in sorted(tables)},
         "samples": sum(m["samples"] for m in metas),
         "warnings": sorted({w for m in metas for w in m["warnings"]}),
         "complete": all(m["complete"] for m in metas),

@@ -59,6 +59,7 @@ def report(job: Job, period: Period, jobs: int = 1) -> tuple[Report, Path]:
             for key, (ms, names) in result.missing_prices.items():
                 before = missing_prices.get(key, (0, set()))
                 missing_prices[key] = (before[0] + ms, before[1] | names)
+            job.store.write_charges(cluster.name, result.day, result.charges, period)
             problems.extend(result.problems)
             sums.extend(result.sums)
             teams |= result.teams
@@ -91,8 +92,12 @@ class _Days:
 
 @dataclass(frozen=True)
 class _DayDone:
-    """What remains of a day once its charges are in the store."""
+    """A day's charges and what remains of it once they are in the store. Only the process that holds the store's lock
+    writes.
+    """
 
+    day: int
+    charges: pa.Table
     sums: Sums
     teams: set[str]
     missing_prices: dict[PriceKey, tuple[int, set[str]]]
@@ -138,11 +143,10 @@ def _allocate(work: _Days, day: int) -> _DayDone:
     result = allocate_day.run(context, tables, first, last, lead)
     sums = Sums(sorted(config.dimensions))
     charges = allocations(result.charges, context.owners.owners, context.name, config.currency, sums.dimensions)
-    work.store.write_charges(context.name, day, charges, period)
     sums.add(charges, config.timezone)
     sums.node_cost, sums.carried = result.node_cost, result.carried
     teams = set(charges["team"].unique().to_pylist())
-    return _DayDone(sums, teams, result.missing_prices, result.problems)
+    return _DayDone(day, charges, sums, teams, result.missing_prices, result.problems)
 
 
 def _context(job: Job, cluster: str, period: Period, end: int, problems: Problems) -> tuple[Cluster, list[int]]:

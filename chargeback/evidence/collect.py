@@ -93,7 +93,7 @@ def merged(parts: list[Evidence]) -> Evidence:
             tables[name] = _merged(table)
             continue
         if name not in ("devices", "consumers", "holders"):  # namespaces and pods may be known to several shares
-            table = table.group_by(schema.names).aggregate([]).select(schema.names).cast(schema)
+            table = _distinct(table)
         if name == "pods":
             table = _told(table)
         tables[name] = table.sort_by(_order(schema))
@@ -320,8 +320,15 @@ class _Rows:
         out = {}
         for name, schema in TABLES.items():
             table = pa.concat_tables([schema.empty_table(), *self._parts[name]]).combine_chunks()
+            if name == "at_once":
+                table = _distinct(table)
             out[name] = table.sort_by(_order(schema)) if name != "intervals" else _merged(table)
         return out
+
+
+def _distinct(table: pa.Table) -> pa.Table:
+    names = table.schema.names
+    return table.group_by(names).aggregate([]).select(names).cast(table.schema)
 
 
 def _order(schema: pa.Schema) -> list[tuple[str, str]]:
