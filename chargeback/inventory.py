@@ -97,8 +97,11 @@ class NodeHistory:
         events: list[tuple[str, int, str]] = sorted(zip(nodes, first.tolist(), texts, strict=True))
         merged: dict[tuple[str, int], dict[str, str]] = {}
         state: dict[str, dict[str, str]] = {}
+        self._machines: dict[str, list[tuple[int, str]]] = {}
         for node, window, text in events:
             labels = json.loads(text)
+            if "provider_id" in labels:
+                self._machines.setdefault(node, []).append((window, labels["provider_id"]))
             known = state.setdefault(node, {})
             kind_is_info = "provider_id" in labels  # kube_node_info has nothing else, kube_node_labels never
             kept = {k: v for k, v in known.items() if (k == "provider_id") != kind_is_info}
@@ -145,8 +148,10 @@ class NodeHistory:
 
     def same_machine(self, node: str, before: int, after: int) -> bool:
         """Whether a node's non-empty provider_id is the same on both sides of a gap (C1)."""
-        one, two = (self.facts(node, int(r)) for r in self.rows(node, np.array([before, after])))
-        return bool(one.provider_id) and one.provider_id == two.provider_id
+        known = self._machines.get(node, [])
+        one = [machine for window, machine in known if window <= before]
+        two = [machine for window, machine in known if window >= after]
+        return bool(one and two and one[-1]) and one[-1] == two[0]
 
 
 def purchase_option(labels: dict[str, str]) -> str:
