@@ -12,7 +12,7 @@ PIP_TOOLS := pip-tools==7.6.2
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test slow check format cases cases-prometheus wheel lock clean
+.PHONY: help venv demo test slow bench check format cases cases-prometheus wheel lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 18
@@ -47,6 +47,11 @@ else
 cases cases-prometheus:
 	@echo "$@: $(SHARED)/tools/check_cases.py is not there; nothing to run"
 endif
+
+bench: $(READY) ## Measure collecting and allocating, beside others; some minutes. Writes docs/benchmarks.md
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement requirements/bench.txt
+	PYTHONPATH=.:tests:$$(ls -d .venv-bench/lib/python*/site-packages) $(BIN)/python -m tests.benchmarks --write docs/benchmarks.md
 
 wheel: $(READY) ## Build wheel and source archive into dist/
 	$(BIN)/python -m build --no-isolation
