@@ -18,11 +18,15 @@ import pyarrow.parquet as pq
 from chargeback.errors import CannotWrite, DataError
 from chargeback.evidence.collect import TABLES, Evidence
 from chargeback.evidence.gpu import NodeShare
-from chargeback.period import Period, utc_day
+from chargeback.period import DAY, Period, utc_day
 from chargeback.problems import Problem
+from chargeback.schemas import TIME
 
 META = "partition.json"
 SCHEMA = 1
+ROW_GROUP = 1 << 16
+"""Rows that are read together: a run needs but the last hours of the day before."""
+WORDS = pa.dictionary(pa.int32(), pa.string())
 
 
 @contextlib.contextmanager
@@ -85,7 +89,7 @@ class Store:
             meta = _read_meta(folder)
             if meta is None:
                 return None
-            tables = {name: _read_table(folder / f"{name}.parquet", name) for name in TABLES}
+            tables = {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES}
             parts.append((Evidence(tables, [Problem(**p) for p in meta["problems"]]), meta))
         return parts
 
@@ -104,8 +108,20 @@ class Store:
             path = self.usage(cluster, day) / f"{name}.parquet"
             if not path.exists():
                 continue
-            parts.append(_read_table(path, name))
+            parts.append(_read_table(path, TABLES[name]))
         return pa.concat_tables(parts)
+
+    def windows(self, cluster: str, low: int, high: int, name: str) -> pa.Table:
+        """Rows of an evidence table whose window starts in `[low, high)` ms, by time; words as dictionaries."""
+        schema = pa.schema([f.with_type(WORDS) if f.type == pa.string() else f for f in TABLES[name]])
+        span = [pa.scalar(ms, pa.int64()).cast(pa.timestamp("ms")).cast(TIME) for ms in (low, high)]
+        inside = (pc.field("window") >= span[0]) & (pc.field("window") < span[1])
+        parts = [schema.empty_table()]
+        for day in range(low // DAY * DAY, high, DAY):
+            path = self.usage(cluster, day) / f"{name}.parquet"
+            if path.exists():
+                parts.append(_read_table(path, schema, inside))
+        return pa.concat_tables(parts).unify_dictionaries()
 
     def problems(self, cluster: str, days: list[int]) -> list[Problem]:
         """What collecting found wrong with the data of these days."""
@@ -143,7 +159,7 @@ class Store:
 def _write_partition(final: Path, evidence: Evidence, meta: dict[str, Any]) -> None:
     def fill(folder: Path) -> None:
         for name, table in evidence.tables.items():
-            pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+            pq.write_table(table, folder / f"{name}.parquet", compression="zstd", row_group_size=ROW_GROUP)
         problems = [vars(p) for p in evidence.problems]
         text = json.dumps({"schema": SCHEMA, **meta, "problems": problems}, indent=1, sort_keys=True)
         (folder / META).write_text(text + "\n", encoding="utf-8")
@@ -162,9 +178,10 @@ def _read_meta(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
 
 
-def _read_table(path: Path, name: str) -> pa.Table:
+def _read_table(path: Path, schema: pa.Schema, rows: pc.Expression | None = None) -> pa.Table:
+    words = [f.name for f in schema if f.type == WORDS]
     try:
-        return pq.read_table(path, schema=TABLES[name], partitioning=None)
+        return pq.read_table(path, schema=schema, partitioning=None, read_dictionary=words, filters=rows)
     except (OSError, pa.ArrowException):
         raise DataError(f"{path}: cannot be read", "remove its folder and collect the day again") from None
 

@@ -52,6 +52,8 @@ class Owners:
             events.setdefault((ns, name, uid), []).append((first, last // w, last, text))
         self._events = {pod: _joined(sorted(found)) for pod, found in events.items()}
         self._known: dict[Pod, tuple[list[tuple[int, int]], list[Problem]]] = {}
+        self._label = sanitized(config.ownership.team_label)
+        self._dimensions = [sanitized(label) for _, label in sorted(config.dimensions.items())]
         self._names: dict[tuple[str, str], list[Pod]] = {}
         for pod in self._events:
             self._names.setdefault(pod[:2], []).append(pod)
@@ -106,8 +108,8 @@ class Owners:
                 parts = self._by_label(pod, own if place == "pod" else space)
             if parts:
                 break
-        names = [sanitized(label) for _, label in sorted(self._config.dimensions.items())]
-        return self._intern(parts or self._one(o.default), tuple(own.get(n) or space.get(n, "") for n in names))
+        dimensions = tuple(own.get(n) or space.get(n, "") for n in self._dimensions)
+        return self._intern(parts or self._one(o.default), dimensions)
 
     def _by_rule(self, pod: Pod, own: dict[str, str], start: int) -> Parts | None:
         for since, until, rule in self._rules:
@@ -122,7 +124,7 @@ class Owners:
         return None
 
     def _by_label(self, pod: Pod, labels: dict[str, str]) -> Parts | None:
-        name = sanitized(self._config.ownership.team_label)
+        name = self._label
         clashing = {v for n, v in labels.items() if n.startswith(f"{name}_conflict") and v}
         shown = "/".join(pod[:2])
         if len(clashing) > 1:

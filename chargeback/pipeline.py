@@ -134,12 +134,7 @@ def _allocate(work: _Days, day: int) -> _DayDone:
     first, last = max(day, period.start) // w, -(-min(day + DAY, work.end) // w)
     lead = min(2 * gap // w, first - (period.start - gap) // w)
     low, high = (first - lead) * w, last * w
-    tables = {}
-    for name in ("devices", "consumers", "holders"):
-        table = work.store.table(context.name, [d * DAY for d in range(low // DAY, -(-high // DAY))], name)
-        at = times(table["window"])
-        keep = (at >= low) & (at < high)
-        tables[name] = table if keep.all() else table.filter(pa.array(keep))
+    tables = {name: work.store.windows(context.name, low, high, name) for name in ("devices", "consumers", "holders")}
     result = allocate_day.run(context, tables, first, last, lead)
     sums = Sums(sorted(config.dimensions))
     charges = allocations(result.charges, context.owners.owners, context.name, config.currency, sums.dimensions)
@@ -193,7 +188,7 @@ def _context(job: Job, cluster: str, period: Period, end: int, problems: Problem
         device_rank=device_rank, process_rank=process_rank, names_pods={n: n in mapped for n in names},
         pod_row_exporters={p.name for p in exporters.configured(config) if p.device_memory and not p.process_memory},
         only_processes=set(devices) - at_device_level, before=_before(store, cluster, days, found, period, gap, w),
-        pods=PodHistory(small, w, first, last + 1), requests=Requests(small["requests"], w),
+        pods=PodHistory(small, w, first, last + 1), requests=Requests.read(small["requests"], w),
         owners=Owners(small["labels"], config, w),
     )  # fmt: skip
     return context, [d for d in period.days() if d < end]

@@ -1,5 +1,7 @@
 """Pods over time: who they are (M6), whether they are still there (H1), and what they asked for (H2)."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
@@ -90,15 +92,33 @@ class PodHistory:
         return self._last_report[np.clip(window - self._low, 0, self._last_report.size - 1)]
 
 
+@dataclass(frozen=True)
 class Requests:
     """What pods asked for, by window: rows (pod, node, class of device, quantity) in stretches of windows."""
 
-    def __init__(self, table: pa.Table, w: int) -> None:
-        self.pod: list[Pod] = _pods(table)
-        self.node = table["node"].to_pylist()
-        self.kind = [resource_class(r) for r in table["resource"].to_pylist()]
-        self.quantity = np.array(table["quantity"].to_pylist(), np.int64)
-        self.first, self.last = times(table["first"]) // w, times(table["last"]) // w
+    pod: list[Pod]
+    node: list[str]
+    kind: list[str]
+    quantity: Ints
+    first: Ints
+    last: Ints
+
+    @classmethod
+    def read(cls, table: pa.Table, w: int) -> "Requests":
+        """From rows of `schemas.REQUESTS` and the length of a window in ms."""
+        return cls(
+            _pods(table), table["node"].to_pylist(), [resource_class(r) for r in table["resource"].to_pylist()],
+            np.array(table["quantity"].to_pylist(), np.int64), times(table["first"]) // w, times(table["last"]) // w,
+        )  # fmt: skip
+
+    def between(self, low: int, high: int) -> "Requests":
+        """Those in force at any report of the windows from `low` to `high`."""
+        kept = np.flatnonzero((self.first <= high) & (self.last >= low))
+        at = kept.tolist()
+        return Requests(
+            [self.pod[i] for i in at], [self.node[i] for i in at], [self.kind[i] for i in at],
+            self.quantity[kept], self.first[kept], self.last[kept],
+        )  # fmt: skip
 
     def rows(self, windows: Ints, report: Ints) -> tuple[Ints, Ints]:
         """(row, window) of every request in force; while nothing is reported, what was last reported stands."""

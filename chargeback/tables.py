@@ -25,27 +25,73 @@ def floats(column: pa.ChunkedArray) -> Floats:
 
 def keys(table: pa.Table, columns: tuple[str, ...]) -> tuple[Ints, list[Key]]:
     """Codes of the rows' keys, and the distinct keys in code order, sorted."""
-    code = np.zeros(table.num_rows, np.int64)
-    values = []
+    codes, values = [], []
     for name in columns:
-        column = table.column(name)
-        encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-        words = encoded.dictionary.to_pylist()
-        order = sorted(range(len(words)), key=words.__getitem__)
-        place = np.empty(len(words), np.int64)
-        place[order] = np.arange(len(words))
-        code = code * max(len(words), 1) + place[encoded.indices.to_numpy(zero_copy_only=False)]
-        values.append([words[i] for i in order])
-    found, inverse = np.unique(code, return_inverse=True)
-    parts = []
-    rest = found
-    for words in reversed(values):
-        size = max(len(words), 1)
-        parts.append([words[i] for i in (rest % size).tolist()])
-        rest = rest // size
-    return inverse.astype(np.int64), list(zip(*reversed(parts), strict=True))
+        code, words = _words(table.column(name))
+        codes.append(code)
+        values.append(words)
+    lead, inverse = groups(*codes)
+    parts = [[words[i] for i in code[lead].tolist()] for code, words in zip(codes, values, strict=True)]
+    return inverse, list(zip(*parts, strict=True))
+
+
+def _words(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
+    """Codes of a column of words, and its words in code order, sorted."""
+    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    order = sorted(range(len(words)), key=words.__getitem__)
+    place = np.empty(len(words), np.int64)
+    place[order] = np.arange(len(words))
+    return place[encoded.indices.to_numpy(zero_copy_only=False)], [words[i] for i in order]
+
+
+def groups(*columns: Ints) -> tuple[Ints, Ints]:
+    """Rows with the same values in all columns: (first row of each group, in the order of the values; by row its
+    group).
+    """
+    code, span = _dense(columns[0])
+    for column in columns[1:]:
+        more, wide = _dense(column)
+        if span * wide >= _ROOM:
+            code, span = _renumbered(code)
+        code, span = code * wide + more, span * wide
+    inverse, n = _renumbered(code)
+    lead = np.empty(n, np.int64)
+    lead[inverse[::-1]] = np.arange(code.size)[::-1]  # the last one assigned stays: the first row
+    return lead, inverse
+
+
+_ROOM = 2**62
+
+
+def _dense(column: Ints) -> tuple[Ints, int]:
+    """A column less its least value, and how many values it may have."""
+    if not column.size:
+        return column.astype(np.int64), 1
+    low = int(column.min())
+    return column.astype(np.int64) - low, int(column.max()) - low + 1
+
+
+def _renumbered(code: Ints) -> tuple[Ints, int]:
+    """Numbers 0, 1, ... in the order of the values, and how many there are. By hashing, which beats sorting."""
+    encoded = pa.array(code).dictionary_encode()
+    found = encoded.dictionary.to_numpy()
+    place = np.empty(found.size, np.int64)
+    place[np.argsort(found)] = np.arange(found.size)
+    return place[encoded.indices.to_numpy()], found.size
+
+
+def order_of(*columns: Ints) -> Ints:
+    """A stable order of rows by columns, of which the first counts most."""
+    code, span = _dense(columns[0])
+    for column in columns[1:]:
+        more, wide = _dense(column)
+        if span * wide >= _ROOM:
+            return np.asarray(np.lexsort(columns[::-1]), np.int64)
+        code, span = code * wide + more, span * wide
+    return np.argsort(code, kind="stable")  # takes stretches that are in order already as they are
 
 
 def starts_of(*columns: Ints) -> Ints:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from chargeback.allocate.frame import Frame
 from chargeback.period import HOUR
 from chargeback.pods import NO_POD, Pod
-from chargeback.tables import Bools, Floats, Ints, starts_of, sums
+from chargeback.tables import Bools, Floats, Ints, groups
 
 KINDS = ("used", "idle", "unallocated", "unpartitioned", "unobserved")
 USED, IDLE, UNALLOCATED, UNPARTITIONED, UNOBSERVED = range(5)
@@ -66,29 +66,29 @@ def by_hour(
     owner = frame.cluster.owners.rows(pods, pod, window, frame.problems)
     hour = window * frame.w // HOUR
     price, facts = entry[node, column], fact[node, column]
-    code = np.zeros(cost.size, np.int64)
-    for part in (hour, node, thing, about, kind, pod, estimated.astype(np.int64), owner, price, facts):
-        low = int(part.min(initial=0))
-        code = code * (int(part.max(initial=0)) - low + 1) + part - low
-    order = np.argsort(code, kind="stable")
-    starts = starts_of(code[order])
-    lead = order[starts]
+    lead, group = groups(hour, node, thing, about, kind, pod, estimated.astype(np.int64), owner, price, facts)
+    nano = np.zeros(lead.size, np.int64)
+    np.add.at(nano, group, cost)
     hour, node, thing, about, kind, pod = (a[lead] for a in (hour, node, thing, about, kind, pod))
     devices = frame.devices
     uuids = ["", *(g[1] for g in frame.gpus), *(d[1] for d in devices)]
     instances = ["", *("" for _ in frame.gpus), *(d[2] for d in devices)]
     modes = ["unknown", *("mig" for _ in frame.gpus), *sharing]
-    pairs, at = np.unique(np.stack([node, facts[lead]]), axis=1, return_inverse=True)
-    known = [frame.cluster.nodes.facts(frame.nodes[n], f) for n, f in pairs.T.tolist()]
+    facts = facts[lead]
+    pair, at = groups(node, facts)
+    known = [
+        frame.cluster.nodes.facts(frame.nodes[n], f)
+        for n, f in zip(node[pair].tolist(), facts[pair].tolist(), strict=True)
+    ]
     work = [_workload(frame, p) for p in pods]
     low = np.maximum(hour * HOUR, (frame.first + frame.base) * frame.w)
     high = np.minimum((hour + 1) * HOUR, (frame.last + frame.base) * frame.w)
     return pa.table({
         "start": _time(low), "end": _time(high),
         "node": _take(frame.nodes, node),
-        "instance_type": _take([f.instance_type for f in known], at.ravel()),
-        "region": _take([f.region for f in known], at.ravel()),
-        "purchase_option": _take([f.option for f in known], at.ravel()),
+        "instance_type": _take([f.instance_type for f in known], at),
+        "region": _take([f.region for f in known], at),
+        "purchase_option": _take([f.option for f in known], at),
         "gpu_uuid": _take(uuids, thing + 1),
         "gpu_model": _take([a[0] for a in abouts], about),
         "gpu_instance_id": _take(instances, thing + 1),
@@ -101,9 +101,9 @@ def by_hour(
         "pod_uid": _take([p[2] for p in pods], pod),
         "workload_kind": _take([w[0] for w in work], pod),
         "workload": _take([w[1] for w in work], pod),
-        "memory_gib_hours": pa.array(sums(gib[order], starts)),
-        "gpu_hours": pa.array(sums(gpus[order], starts)),
-        "nano": pa.array(sums(cost[order], starts)),
+        "memory_gib_hours": pa.array(np.bincount(group, gib, lead.size)),
+        "gpu_hours": pa.array(np.bincount(group, gpus, lead.size)),
+        "nano": pa.array(nano),
         "estimated": pa.array(estimated[lead]),
         "price": _take(["", *(e.name for e in frame.cluster.prices.entries)], price[lead] + 1),
     })  # fmt: skip

@@ -16,7 +16,7 @@ from chargeback.allocate.uses import People, Used
 from chargeback.money import divide
 from chargeback.period import HOUR
 from chargeback.problems import Problem
-from chargeback.tables import Bools, Floats, Ints, expand, find, sizes, starts_of, sums
+from chargeback.tables import Bools, Floats, Ints, expand, find, order_of, sizes, starts_of, sums
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Divider:
         node = self.placement.node
         device = rows.key // frame.width
         scene = frame.gpu_of[device] * frame.width + rows.key % frame.width
-        order = np.lexsort((device, scene))
+        order = order_of(scene, device)
         starts = starts_of(scene[order])
         at = find(scene[order][starts], p.gpu * frame.width + p.source)
         part, whole = self._parts(order, starts)

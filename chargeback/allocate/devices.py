@@ -7,7 +7,7 @@ import numpy as np
 from chargeback.allocate import memory
 from chargeback.allocate.frame import Frame
 from chargeback.inventory import base_profile
-from chargeback.tables import Floats, Ints, find, floats, keys, starts_of
+from chargeback.tables import Floats, Ints, find, floats, groups, keys, order_of, starts_of
 
 ROLES = ("used", "free", "reserved", "total")
 
@@ -64,14 +64,17 @@ def read(frame: Frame) -> Reported:
     )  # fmt: skip
     alone = _process_only(frame)
     rows.add(*alone, np.full(alone[0].size, nothing))
-    for gpu, before in sorted(frame.before.items()):
-        for instance, model, profile in before.devices:
-            zero = np.zeros(1, np.int64)
-            rows.add(np.array([frame.number[*gpu, instance]]), zero, zero, zero, np.array([len(abouts)]))
-            abouts.append((model, profile))
+    before = [(*gpu, *d) for gpu, b in sorted(frame.before.items()) for d in b.devices]
+    place = {a: i for i, a in reversed(list(enumerate(abouts)))}
+    for pair in sorted({b[3:] for b in before} - set(place)):
+        place[pair] = len(abouts)
+        abouts.append(pair)
+    earlier = np.array([frame.number[b[:3]] for b in before], np.int64)
+    zero = np.zeros(earlier.size, np.int64)
+    rows.add(earlier, zero, zero, zero, np.array([place[b[3:]] for b in before], np.int64))
     key = rows.device * frame.width + rows.column
     every = rows.exporter * (len(frame.devices) * frame.width) + key
-    order = np.argsort(every, kind="stable")
+    order = order_of(every)
     scrapes = (every[order], rows.samples[order], frame.interval(rows.exporter, rows.device)[order])
     rank = frame.rank(frame.cluster.device_rank)[rows.exporter]
     rows = rows.take(memory.speaks(key, rank))
@@ -99,7 +102,7 @@ def _process_only(frame: Frame) -> tuple[Ints, Ints, Ints, Ints]:
     known = np.flatnonzero(device >= 0)
     device, column, exporter, samples = device[known], column[known], exporter[known], samples[known]
     scene = (frame.node_of[device] * max(len(frame.exporters), 1) + exporter) * frame.width + column
-    scenes, at = np.unique(scene, return_inverse=True)
+    scenes, at = groups(scene)
     fullest = np.zeros(scenes.size, np.int64)
     np.maximum.at(fullest, at, samples)
     rows = np.flatnonzero(alone[device])
@@ -117,9 +120,11 @@ def _without_parents(frame: Frame, rows: _Rows) -> Ints:
 
 def _book_mib(frame: Frame, rows: _Rows, abouts: list[tuple[str, str]]) -> Floats:
     """D4: by row the book's memory for the model, else for the node's instance type; of a slice its part of it."""
-    pairs, inverse = np.unique(np.stack([rows.about, frame.node_of[rows.device]]), axis=1, return_inverse=True)
-    found = [_gib(frame, abouts[a], frame.nodes[n]) * 1024 for a, n in pairs.T.tolist()]
-    return np.array(found or [np.nan])[inverse.ravel()]
+    node = frame.node_of[rows.device]
+    lead, inverse = groups(rows.about, node)
+    pairs = zip(rows.about[lead].tolist(), node[lead].tolist(), strict=True)
+    found = [_gib(frame, abouts[a], frame.nodes[n]) * 1024 for a, n in pairs]
+    return np.array(found, np.float64)[inverse]
 
 
 def _gib(frame: Frame, about: tuple[str, str], node: str) -> float:

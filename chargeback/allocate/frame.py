@@ -68,6 +68,8 @@ class Frame:
         self.base = first - lead - 1
         self.first, self.last, self.width = first - self.base, last - self.base, last - self.base
         self.problems = Problems()
+        windows = np.array([self.base + 1, self.base + self.width - 1])
+        self.requests = cluster.requests.between(*cluster.pods.last_report(windows).tolist())
         self.before = cluster.before.get(first, {})
         code, found = {}, {}
         for name in ("devices", "consumers", "holders"):

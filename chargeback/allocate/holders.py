@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chargeback.tables import Ints, find
+from chargeback.tables import Ints, find, groups, order_of
 
 SLOT = 720_720
 """One slot; divisible by 1 to 16, so that a request spread over devices stays whole."""
@@ -61,7 +61,9 @@ def held(field: Field, key: Ints, pod: Ints, slots: Ints, asked: Asked, uses_key
         return (p * kinds + kind) * field.width + at
 
     named = pod_key(pod, field.kind_at(key), column)
-    wanted, want_row = np.unique(pod_key(asked.pod, asked.kind, asked.column), return_index=True)
+    wanted = pod_key(asked.pod, asked.kind, asked.column)
+    want_row, _ = groups(wanted)
+    wanted = wanted[want_row]
     quantity = asked.quantity[want_row] * SLOT
     by_label = np.zeros(wanted.size, np.int64)
     at = find(wanted, named)
@@ -70,11 +72,12 @@ def held(field: Field, key: Ints, pod: Ints, slots: Ints, asked: Asked, uses_key
     more = _from_requests(field, asked, want_row[short], key, pod, slots, uses_key, uses_pod)
     all_key, all_pod = np.concatenate([key, more[0]]), np.concatenate([pod, more[1]])
     all_slots = np.concatenate([slots * SLOT, np.zeros(more[0].size, np.int64)])
-    order = np.lexsort((all_pod, all_key))
+    order = order_of(all_key, all_pod)
     all_key, all_pod, all_slots = all_key[order], all_pod[order], all_slots[order]
     spread = pod_key(all_pod, field.kind_at(all_key), all_key % field.width)
-    found, inverse, number = np.unique(spread, return_inverse=True, return_counts=True)
-    place = find(wanted, found)
+    lead, inverse = groups(spread)
+    number = np.bincount(inverse, minlength=lead.size)
+    place = find(wanted, spread[lead])
     each = np.where(place >= 0, (quantity[place] if quantity.size else 0) // number, SLOT)
     return Held(all_key, all_pod, np.where(all_slots > 0, all_slots, np.maximum(each, 1)[inverse]))
 
@@ -89,7 +92,8 @@ def _from_requests(
     if not short.size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     width = field.width
-    scene = np.unique(asked.node[short] * width + asked.column[short])
+    scene = asked.node[short] * width + asked.column[short]
+    scene = scene[groups(scene)[0]]
     parts = [
         _facts(1, scene, asked.node * width + asked.column, (asked.pod, asked.kind, asked.quantity)),
         _facts(2, scene, _located(field, key), (key // width, pod, slots)),
@@ -99,9 +103,8 @@ def _from_requests(
     digest = np.zeros(scene.size, np.uint64)
     for at, hashed, _ in parts:
         np.add.at(digest, at, hashed)
-    both = np.stack([scene // width, digest.astype(np.int64)])
-    _, first, inverse = np.unique(both, axis=1, return_index=True, return_inverse=True)
-    inverse = inverse.ravel()
+    _, situation = np.unique(digest, return_inverse=True)
+    first, inverse = groups(scene // width, situation)
     keys, pods = [], []
     for i, place in enumerate(first.tolist()):
         rows = [columns[:, at == place] for at, _, columns in parts]

@@ -8,7 +8,7 @@ from chargeback.allocate.frame import Frame
 from chargeback.allocate.holders import Asked, Field, Held, held
 from chargeback.allocate.uses import People
 from chargeback.inventory import base_profile
-from chargeback.tables import find, sizes, starts_of
+from chargeback.tables import find, groups, order_of, sizes, starts_of
 
 
 def read(frame: Frame, reported: Reported, people: People, uses: memory.Uses) -> tuple[Held, Field]:
@@ -24,7 +24,7 @@ def read(frame: Frame, reported: Reported, people: People, uses: memory.Uses) ->
     )  # fmt: skip
     keep &= ~gone
     key, pod, slots = key[keep], pod[keep], slots[keep]
-    order = np.lexsort((-slots, pod, key))
+    order = order_of(key, pod, -slots)
     first = order[starts_of(key[order], pod[order])]
     field, kinds = _field(frame, reported)
     asked = _asked(frame, people, kinds)
@@ -40,9 +40,9 @@ def _field(frame: Frame, reported: Reported) -> tuple[Field, dict[str, int]]:
     whole_cards = {d[0] for d in frame.devices if not d[2]}
     device = reported.rows.key // frame.width
     fact = frame.fact_rows()[frame.node_of[device], reported.rows.key % frame.width]
-    scenes, at = np.unique(np.stack([device, reported.about, fact]), axis=1, return_inverse=True)
+    lead, at = groups(device, reported.about, fact)
     found = []
-    for d, about, row in scenes.T.tolist():
+    for d, about, row in zip(*(c[lead].tolist() for c in (device, reported.about, fact)), strict=True):
         node, _, instance = frame.devices[d]
         facts = frame.cluster.nodes.facts(node, row)
         kind = "gpu"
@@ -52,13 +52,13 @@ def _field(frame: Frame, reported: Reported) -> tuple[Field, dict[str, int]]:
                 kind = "gpu"
         replicas = facts.replicas.get(kind.replace("-", "_").replace(".", "_"), 1)
         found.append((kinds.setdefault(kind, len(kinds)), max(1, replicas)))
-    table = np.array(found or [(0, 1)], np.int64)[at.ravel()]
+    table = np.array(found or [(0, 1)], np.int64)[at]
     return Field(frame.node_of, frame.width, reported.rows.key, table[:, 0], table[:, 1]), kinds
 
 
 def _asked(frame: Frame, people: People, kinds: dict[str, int]) -> Asked:
     """Requests in force by column; those of pods that are gone, and of system pods, are none."""
-    requests, pods = frame.cluster.requests, frame.cluster.pods
+    requests, pods = frame.requests, frame.cluster.pods
     windows = np.arange(1, frame.width) + frame.base
     row, window = requests.rows(windows, pods.last_report(windows))
     node = np.array([frame.node_number.get(n, -1) for n in requests.node] or [-1], np.int64)
@@ -113,9 +113,11 @@ def tell(frame: Frame, people: People, found: memory.Entries, rest: memory.Unexp
     if not found.slots.any():
         return
     guest = (found.pod >= 0) & (found.slots == 0) & (found.memory > 0) & (found.key % frame.width >= frame.first)
-    pairs, at = np.unique(np.stack([found.pod[guest], found.key[guest] // frame.width]), axis=1, return_inverse=True)
+    pod, device = found.pod[guest], found.key[guest] // frame.width
+    lead, at = groups(pod, device)
     pods = people.shown()
+    pairs = zip(pod[lead].tolist(), device[lead].tolist(), strict=True)
     frame.find(
-        "unrequested-use", [f"{pods[p]} on {names[d]}" for p, d in pairs.T.tolist()], at.ravel(),
+        "unrequested-use", [f"{pods[p]} on {names[d]}" for p, d in pairs], at,
         "a pod uses a device that it does not hold; it pays for its memory (H4)",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chargeback.money import divide
-from chargeback.tables import Bools, Floats, Ints, expand, find, sizes, starts_of, sums
+from chargeback.tables import Bools, Floats, Ints, expand, find, order_of, sizes, starts_of, sums
 
 UNITS = 2**30
 """Units in a MiB."""
@@ -35,7 +35,7 @@ class Devices:
 
 def speaks(key: Ints, rank: Ints) -> Ints:
     """M5: rows of the lowest rank for each key, sorted by key."""
-    order = np.lexsort((rank, key))
+    order = order_of(key, rank)
     return order[starts_of(key[order])]
 
 
@@ -89,7 +89,7 @@ def time_weighted(total_mib: Floats, interval: Ints, samples: Ints, device_inter
 
 def merged(uses: Uses) -> Uses:
     """Sorted by (key, pod), each pair once."""
-    order = np.lexsort((uses.pod, uses.key))
+    order = order_of(uses.key, uses.pod)
     key, pod = uses.key[order], uses.pod[order]
     starts = starts_of(key, pod)
     if not starts.size:
@@ -159,7 +159,7 @@ class Unexplained:
 def entries(uses: Uses, key: Ints, pod: Ints, slots: Ints) -> Entries:
     """Uses and holders (sorted by (key, pod)) in one table."""
     keys, pods = np.concatenate([uses.key, key]), np.concatenate([uses.pod, pod])
-    order = np.lexsort((pods, keys))
+    order = order_of(keys, pods)
     k, p = keys[order], pods[order]
     starts = starts_of(k, p)
     n, m = uses.key.size, key.size
@@ -218,7 +218,7 @@ def explain(found: Entries, devices: Devices) -> tuple[Entries, Unexplained]:
 
 def _with(found: Entries, extra: Uses) -> Entries:
     keys, pods = np.concatenate([found.key, extra.key]), np.concatenate([found.pod, extra.pod])
-    order = np.lexsort((pods, keys))
+    order = order_of(keys, pods)
     starts = starts_of(keys[order], pods[order])
     n = extra.key.size
 

@@ -1,6 +1,7 @@
 """M1, M5, M6 and G2 on a day's rows: each pod's memory by device and window, and who the pods are."""
 
 import fnmatch
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from chargeback.allocate import devices, memory
 from chargeback.allocate.devices import Reported
 from chargeback.allocate.frame import POD, Frame
 from chargeback.pods import NO_POD, Pod
-from chargeback.tables import Bools, Floats, Ints, find, keys, sizes, starts_of
+from chargeback.tables import Bools, Floats, Ints, find, groups, keys, order_of, sizes, starts_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class People:
 
 def identify(frame: Frame) -> People:
     """M6: pods of consumer rows, holder rows and requests together; rows without uid by name and time."""
-    requests = frame.cluster.requests
+    requests = frame.requests
     consumer, consumers = keys(frame.tables["consumers"], POD)
     holder, holders = keys(frame.tables["holders"], POD)
     named: list[Pod] = sorted({*consumers, *holders, NO_POD, *requests.pod})  # type: ignore[arg-type]
@@ -45,8 +46,8 @@ def identify(frame: Frame) -> People:
     found, pods = frame.cluster.pods.identify(named, np.concatenate(codes), windows)
     found = np.where(found == pods.index(NO_POD), -1, found)
     a, b = codes[0].size, codes[0].size + codes[1].size
-    globs = frame.config.system_pods
-    system = [any(fnmatch.fnmatchcase(f"{p[0]}/{p[1]}", g) for g in globs) for p in pods]
+    is_system = re.compile("|".join(fnmatch.translate(g) for g in frame.config.system_pods) or r"(?!)").match
+    system = [is_system(f"{p[0]}/{p[1]}") is not None for p in pods]
     return People(pods, np.array(system, bool), found[:a], found[a:b], found[b:])
 
 
@@ -92,14 +93,14 @@ def _blind(frame: Frame, reported: Reported, key: Ints, exporter: Ints, total: F
     without hostPID) has no data, which is not idleness.
     """
     by_rows = np.array([e in frame.cluster.pod_row_exporters for e in frame.exporters] or [False])[exporter]
-    scenes, at = np.unique(key * max(len(frame.exporters), 1) + exporter, return_inverse=True)
+    scenes, at = groups(key, exporter)
     nothing = np.bincount(at, total, scenes.size)[at] == 0
     return np.asarray(by_rows & nothing & (spoken >= 0) & (reported.rows.used[spoken] > 0), bool)
 
 
 def _speaking(frame: Frame, key: Ints, exporter: Ints) -> Bools:
     """M5: rows of the exporter that speaks for the processes of a device in a window."""
-    order = np.lexsort((frame.rank(frame.cluster.process_rank)[exporter], key))
+    order = order_of(key, frame.rank(frame.cluster.process_rank)[exporter])
     first = starts_of(key[order])
     best = np.repeat(exporter[order][first], sizes(first, key.size)) if key.size else key
     speaks = np.zeros(key.size, bool)
